@@ -11,21 +11,21 @@ from spe.stream.names import StreamId
 
 
 def disagreements(reading: Reading, plan: Plan, directory: Directory) -> list[str]:
-    """Where a plan has another shape: other streams, inputs, outputs, readers, bucket, partitions or keys.
+    """Returns where a plan has another shape: streams, inputs, outputs, readers, bucket, partitions or keys.
 
     What operators compute is not compared here: the truth computes it, and the values are compared.
     """
-    found: list[str] = []
+    differences: list[str] = []
 
-    def compare(what: str, said: Any, ran: Any) -> None:
-        if said != ran:
-            found.append(f"{what}: the file says {said!r}, the plan {ran!r}")
+    def compare(what: str, in_file: Any, in_plan: Any) -> None:
+        if in_file != in_plan:
+            differences.append(f"{what}: the file says {in_file!r}, the plan {in_plan!r}")
 
     compare("sources", set(reading.sources), set(plan.sources))
     for name, source in reading.sources.items():
-        ran = plan.sources.get(StreamId(name))
-        if ran is not None and source.types is not None:
-            compare(f"schema of {name!r}", dict(source.types), {a.name: str(a.type) for a in ran.schema})
+        in_plan = plan.sources.get(StreamId(name))
+        if in_plan is not None and source.types is not None:
+            compare(f"schema of {name!r}", dict(source.types), {a.name: str(a.type) for a in in_plan.schema})
     compare("bucket", reading.bucket_us, plan.bucket_us)
     compare("outputs", reading.outputs, tuple(plan.query.outputs))
     compare("operators", set(reading.operators), {o.name for o in plan.query.operators})
@@ -46,4 +46,4 @@ def disagreements(reading: Reading, plan: Plan, directory: Directory) -> list[st
             compare(f"partitions of {name!r}", placed[name].partitions if name in placed else None, unit.partitions)
         for one in unit.inputs if unit.partitions > 1 else ():
             compare(f"key of {one.stream!r}", placed[unit.operators[0].name].key_of(one.stream), one.key)
-    return found
+    return differences

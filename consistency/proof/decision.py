@@ -12,12 +12,12 @@ from spe.stream.times import END_OF_TIME
 
 @dataclass(frozen=True)
 class Circumstances:
-    """What a verdict depends on besides the tuples.
+    """Circumstances of a verdict besides the tuples.
 
     Attributes:
-      known_us: how far in tuple time the sources' logs tell the truth; END_OF_TIME: to its end.
-      received_us: how far the client had the output for final (the smallest stable boundary over its partitions).
-      reached_us: the largest of them.
+      known_us: tuple time up to which the sources' logs tell the truth; END_OF_TIME: to its end.
+      received_us: tuple time up to which the client has final output (the smallest stable boundary of all partitions).
+      reached_us: the largest stable boundary.
       failed: was there any failure: a fault, a process that died, a tentative tuple?
       cause: why the run was broken off; "" where it ended by itself.
     """
@@ -30,15 +30,15 @@ class Circumstances:
 
 
 def decide(flaws: Mapping[Flaw, int], *, to_come: int, now: Circumstances) -> tuple[Verdict, list[str]]:
-    """The verdict on one output at one client, and its reasons, the weightiest first; none for CONSISTENT.
+    """Returns the verdict on one output at one client, and its reasons, the weightiest first; none for CONSISTENT.
 
     Args:
-      flaws: how many tuples have each.
-      to_come: true tuples beyond what the client has for final, not received.
+      flaws: number of tuples with each flaw.
+      to_come: number of true tuples beyond the client's final output, not received.
 
-    A tentative tuple that was never taken back is wrong at the end of a stream; before it, it may still be taken back.
-    What is final at a client rests on what sources have logged and synced (S3): where it goes beyond the logs, a part
-    of them is gone, or was never there.
+    A tentative tuple that was never revoked is wrong at the end of a stream; earlier, it may still be revoked.
+    Final output rests on what the sources have logged and synced (S3): where it goes beyond the logs, a part of them is
+    lost, or never existed.
     """
     ended = now.received_us >= END_OF_TIME
     open_ = 0 if ended else flaws.get(Flaw.UNCORRECTED, 0)
@@ -70,18 +70,20 @@ def decide(flaws: Mapping[Flaw, int], *, to_come: int, now: Circumstances) -> tu
 
 
 def overall(verdicts: Iterable[tuple[Verdict, str, list[str]]]) -> tuple[Verdict, list[str]]:
-    """The verdict on a run, from (verdict, title, reasons) of each output: the worst; equal reasons are given once."""
+    """Returns the verdict on a run from (verdict, title, reasons) of each output: the worst; equal reasons once."""
     each = list(verdicts)
     worst = next((v for v in (Verdict.INCONSISTENT, Verdict.UNKNOWN) if any(v is w for w, _, _ in each)), None)
     if not each:
         return Verdict.UNKNOWN, ["no client recorded anything: there is nothing to judge"]
     if worst is None:
         return Verdict.CONSISTENT, []
-    said: dict[str, list[str]] = {}
+    titles_of: dict[str, list[str]] = {}
     for verdict, title, reasons in each:
         for reason in reasons if verdict is worst else ():
-            said.setdefault(reason, []).append(title)
-    return worst, [r if len(titles) == len(each) > 1 else f"{', '.join(titles)}: {r}" for r, titles in said.items()]
+            titles_of.setdefault(reason, []).append(title)
+    return worst, [
+        r if len(titles) == len(each) > 1 else f"{', '.join(titles)}: {r}" for r, titles in titles_of.items()
+    ]
 
 
 def _weight(item: tuple[Flaw, int]) -> int:

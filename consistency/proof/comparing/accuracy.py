@@ -1,14 +1,14 @@
-"""How right tentative tuples were: each against the true one of its key, then by window and over all.
+"""Accuracy of tentative tuples: each is compared with the true tuple of its key, then summed by window and overall.
 
 Shares, each from 0 to 1 (T the tentative results of a window, A the true ones, compared by key; PPA section VI-B):
 
     overlap    |T ∩ A| / |T ∪ A|
-    topk       |T ∩ A| / |A|: how many of the true k were among those given
+    topk       |T ∩ A| / |A|: share of the true k that are in T
     precision  |T ∩ A| / |T|
     recall     |T ∩ A| / |A|
-    exact      true results that came with all attributes right, of |A|
+    exact      true results that were received with all attributes right, of |A|
 
-and per numeric attribute the mean of |tentative − true| / |true| over T ∩ A (where the true one is 0: 0 or 1).
+and per numeric attribute the mean of |tentative − true| / |true| over T ∩ A (where the true value is 0: 0 or 1).
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from spe.stream.times import BEFORE_TIME, END_OF_TIME
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-#: Tuples of a task, and where they have texts.
+#: Rows per task, without and with text attributes.
 _ROWS: Final = 1_000_000
 _ROWS_WITH_TEXTS: Final = 250_000
-#: Spans of time that Parquet is told.
+#: Maximum number of time spans in a Parquet filter.
 _SPANS: Final = 100
 
 
 def against_truth(tables: Tables, how: Measured, *, in_order: bool, right: bool) -> MadeByTasks:
-    """Tentative tuples and the true ones that they stood for, met by key; one row for each that is on either side.
+    """Joins tentative tuples with the true tuples that they stood for, by key: a full outer join.
 
     Columns: ``partition, episode, window_us, arrived_us, undone_at_us, tentative struct, true struct, right boolean``.
     Floats of a key are equal where their first digits are (``values.content``).
 
     Args:
-      in_order: no true tuple has an earlier time than one before it; so it is but for sources.
-      right: all that was received as stable is known to be so; else more is read of the truth.
+      in_order: times of true tuples do not decrease with the id; this holds for all streams but sources.
+      right: all stable tuples are known to be right; otherwise more of the truth is read.
     """
     from pyspark.sql import functions as F
     from pyspark.sql import types as T
@@ -58,60 +58,62 @@ def against_truth(tables: Tables, how: Measured, *, in_order: bool, right: bool)
     if in_order:
         from_us = stretches.settled_us.tolist() if right else _times_of(tables.truth, stretches.places())
     spans = stretches.spans(from_us, tables.true_last_us)
-    rows = _ROWS_WITH_TEXTS if any(one.type is AttributeType.STRING for one in tables.schema) else _ROWS
+    rows = _ROWS_WITH_TEXTS if any(attribute.type is AttributeType.STRING for attribute in tables.schema) else _ROWS
     tasks = 1 + (tables.true_count + sum(s["tentative"] for s in tables.sums)) // rows
     theirs, long_ = tables.truth.schema["tuple"].dataType, T.LongType()
     assert isinstance(theirs, T.StructType)
-    tuple_ = T.StructType([T.StructField(one.name, one.dataType) for one in theirs])  # may be null, all of it
+    tuple_ = T.StructType(
+        [T.StructField(attribute.name, attribute.dataType) for attribute in theirs]
+    )  # may be null, all of it
     types = (T.IntegerType(), long_, long_, long_, long_, tuple_, tuple_, T.BooleanType())
     made = T.StructType([T.StructField(name, type_) for name, type_ in zip(MET, types, strict=True)])
     type_ = arrow_schema(made).field("true").type
-    given = tables.received.tentative(Packer(type_, how.key, tasks), PACKAGES)
+    tentative = tables.received.tentative(Packer(type_, how.key, tasks), PACKAGES)
     pack = Packer(type_, how.key, tasks, spans)
     if tables.files is None:
         stood = _within(tables.truth, spans).select(*TRUE_ROWS).mapInArrow(pack, spark_schema(PACKAGES))
     else:
         stood = tables.files.through(pack, PACKAGES, spans)
-    both = given.unionByName(stood).repartitionById(tasks, F.col("task"))
+    both = tentative.unionByName(stood).repartitionById(tasks, F.col("task"))
     return MadeByTasks(both, TaskMatcher(stretches, how.key, how.window_us, FLOAT_TOLERANCE, type_), made)
 
 
 def _times_of(truth: DataFrame, places: Sequence[tuple[int, int]]) -> list[int]:
-    """The times of the true tuples in some places; END_OF_TIME behind the last one."""
+    """Returns the times of the true tuples at these places; END_OF_TIME behind the last tuple."""
     from pyspark.sql import functions as F
 
     some = truth.sparkSession.createDataFrame(sorted(set(places)), "partition int, place long")
-    found = truth.select("partition", "place", "time_us").join(F.broadcast(some), ["partition", "place"]).collect()
-    known = {(row["partition"], row["place"]): row["time_us"] for row in found}
+    rows = truth.select("partition", "place", "time_us").join(F.broadcast(some), ["partition", "place"]).collect()
+    known = {(row["partition"], row["place"]): row["time_us"] for row in rows}
     return [known.get(place, END_OF_TIME) for place in places]
 
 
 def _within(truth: DataFrame, spans: Sequence[tuple[int, int]]) -> DataFrame:
-    """The tuples of these spans of time, and of times between them where there are too many to tell Parquet."""
+    """Selects the tuples of these time spans; with too many spans for Parquet also those between some of them."""
     from pyspark.sql import functions as F
 
-    told = _hulls(spans, _SPANS)
-    return truth.where(reduce(or_, (F.col("time_us").between(*span) for span in told), F.lit(False)))
+    hulls = _hulls(spans, _SPANS)
+    return truth.where(reduce(or_, (F.col("time_us").between(*span) for span in hulls), F.lit(False)))
 
 
 def _hulls(spans: Sequence[tuple[int, int]], most: int) -> list[tuple[int, int]]:
-    """So many spans that cover these, which are apart and in order: the smallest gaps are closed."""
+    """Covers sorted, disjoint spans by at most ``most`` spans: the smallest gaps are closed."""
     if len(spans) <= most:
         return list(spans)
     gaps = [later[0] - earlier[1] for earlier, later in pairwise(spans)]
-    kept = sorted(sorted(range(len(gaps)), key=gaps.__getitem__)[len(gaps) + 1 - most :])
-    begins, ends = [0, *(at + 1 for at in kept)], [*kept, len(gaps)]
+    widest = sorted(sorted(range(len(gaps)), key=gaps.__getitem__)[len(gaps) + 1 - most :])
+    begins, ends = [0, *(at + 1 for at in widest)], [*widest, len(gaps)]
     return [(spans[begin][0], spans[end][1]) for begin, end in zip(begins, ends)]
 
 
 def tallies(met: DataFrame, how: Measured) -> DataFrame:
-    """What :class:`WindowTally` makes of what met; kept on disk."""
+    """Applies :class:`WindowTally` to the pairs; the result is kept on disk."""
     from pyspark.sql import types as T
 
     tally, type_ = WindowTally(how.errors), met.schema["true"].dataType
     assert isinstance(type_, T.StructType)
-    # Of the others it does not matter what they are, but whether there is a tuple: texts are long.
-    short = [one.name for one in type_ if not isinstance(one.dataType, T.StringType)]
+    # Long texts are not carried: only whether there is a tuple matters.
+    short = [field.name for field in type_ if not isinstance(field.dataType, T.StringType)]
     some = how.errors or (short or type_.names)[:1]
     names = [*TALLIED, *(f"{side}.{name}" for side in ("tentative", "true") for name in some)]
     return on_disk(through(met, tally, tally.made, names))
@@ -149,11 +151,11 @@ def _sums(how: Measured) -> list[Column]:
 def _measures(how: Measured) -> list[Column]:
     from pyspark.sql import functions as F
 
-    both, given, stood = F.col("both"), F.col("tentative"), F.col("truth")
+    both, tentative, stood = F.col("both"), F.col("tentative"), F.col("truth")
     shares = {
-        "overlap": both / F.nullif(given + stood - both, F.lit(0)),
+        "overlap": both / F.nullif(tentative + stood - both, F.lit(0)),
         "topk": both / F.nullif(stood, F.lit(0)),
-        "precision": both / F.nullif(given, F.lit(0)),
+        "precision": both / F.nullif(tentative, F.lit(0)),
         "recall": both / F.nullif(stood, F.lit(0)),
         "exact": F.col("right") / F.nullif(stood, F.lit(0)),
     }

@@ -1,8 +1,8 @@
-"""Every tuple that a client received as stable against the truth, and every tentative one against its fate.
+"""Compares each stable tuple of a client with the truth, and checks what became of each tentative one.
 
-Three stages, so that a right stream costs one pass over each side: digests of some thousand places each, then by place
-(a stable id is an ordinal) what has another digest, and then by content what does not match at its place.  Nothing is
-collected; what is wrong comes out as a frame of FLAWS:
+Three stages, so that a right stream costs one pass over each side: digests of blocks of places; then, by place (a
+stable id is an ordinal), the tuples of blocks whose digests differ; then, by content, the tuples that do not match at
+their place.  Nothing is collected; errors come out as a frame of FLAWS:
 
     flaw string, partition int, place long, time_us long, sequence long, row int, arrived_us long,
     received struct<attributes>, expected struct<attributes>
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def tolerance_text() -> str:
-    """For the report."""
+    """Returns the tolerance as a sentence of the report."""
     return f"Floats may differ by a share of {FLOAT_TOLERANCE:.0e}, everything else not at all.".replace("e-0", "e-")
 
 
@@ -39,7 +39,7 @@ def unplaced(
     """Stages one and two: ``definition.not_in_place`` of the blocks whose digests differ; None where none does.
 
     Args:
-      files: of the truth, where tasks can read it themselves.
+      files: of the truth, if tasks can read them.
     """
     from pyspark.sql import functions as F
 
@@ -57,7 +57,7 @@ def unplaced(
 
 
 def _differing(theirs: DataFrame, received: ReceivedStream, schema: Schema) -> DataFrame:
-    """``partition, block`` of the blocks of places that are not the same on both sides to the last bit."""
+    """Returns ``partition, block`` of the blocks of places whose two sides differ in any bit."""
     from pyspark.sql import functions as F
 
     key = ["partition", "block"]
@@ -68,13 +68,13 @@ def _differing(theirs: DataFrame, received: ReceivedStream, schema: Schema) -> D
 
 
 def sorted_out(rest: DataFrame) -> tuple[int, DataFrame | None, DataFrame | None]:
-    """Of :func:`unplaced`, with flags: how many may still come, those that are wrong, and those received too early.
+    """Splits the result of :func:`unplaced`: count of tuples that may still come, wrong tuples, early tuples.
 
     Args:
-      rest: with ``open``: it may still come; ``unfounded``: it was received beyond the end of the logs.
+      rest: with ``open``: the tuple may still come; ``unfounded``: it was received beyond the end of the logs.
 
     Returns:
-      None in place of a frame that is empty.
+      The count and two frames; None in place of an empty frame.
     """
     from pyspark.sql import functions as F
 
@@ -90,15 +90,14 @@ def sorted_out(rest: DataFrame) -> tuple[int, DataFrame | None, DataFrame | None
 
 
 def misplaced(rest: DataFrame, truth: DataFrame, schema: Schema, gapped: Sequence[int] = ()) -> DataFrame:
-    """Stage three: FLAWS of what :func:`unplaced` left over, in an order of blame.
+    """Runs stage three: FLAWS of the tuples that :func:`unplaced` returned, in an order of blame.
 
-    By content, the n-th of equal ones to the n-th: what meets so was only moved, and is REORDERED where others
-    overtook it, or MISNUMBERED where ids were left out. Of the rest, what stands in the place of a lost tuple is
-    ALTERED; other lost ones are MISSING; other received ones are DUPLICATED where the truth has their like, and EXTRA
-    where it has not.
+    The n-th of equal received tuples is paired with the n-th of equal true ones.  A pair was moved: REORDERED if other
+    tuples overtook it, MISNUMBERED if ids were left out. Of the rest, a tuple in the place of a lost one is ALTERED;
+    other lost tuples are MISSING; other received tuples are DUPLICATED if the truth has an equal tuple, else EXTRA.
 
     Args:
-      gapped: partitions in whose ids is a gap; in others moved tuples follow from missing or extra ones.
+      gapped: partitions with a gap in their ids; in others, moved tuples follow from missing or extra ones.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
@@ -146,14 +145,14 @@ def misplaced(rest: DataFrame, truth: DataFrame, schema: Schema, gapped: Sequenc
 
 
 def unfounded(rest: DataFrame) -> DataFrame:
-    """FLAWS of stable tuples that :func:`unplaced` left over and that lie beyond what the sources' logs imply (S3)."""
+    """Returns FLAWS of the unplaced stable tuples that lie beyond what the sources' logs imply (S3)."""
     from pyspark.sql import functions as F
 
     return _flaws(rest.withColumn("flaw", F.lit(Flaw.UNFOUNDED.value)))
 
 
 def late(received: DataFrame, parts: DataFrame) -> DataFrame:
-    """FLAWS of tuples that came, with the right id, after a larger one; copies of earlier ones are not meant."""
+    """Returns FLAWS of tuples with the right id that came after a larger id; copies of earlier tuples are excluded."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
@@ -162,12 +161,12 @@ def late(received: DataFrame, parts: DataFrame) -> DataFrame:
     first = Window.partitionBy("partition", "id").orderBy("sequence", "row")
     rows = rows.join(behind.select("partition", "sequence", "passed_id"), ["partition", "sequence"], how="left")
     rows = rows.withColumn("copy", F.row_number().over(first))
-    found = rows.where((F.col("id") <= F.col("passed_id")) & (F.col("copy") == 1))
-    return _of_received(found, Flaw.REORDERED)
+    flawed = rows.where((F.col("id") <= F.col("passed_id")) & (F.col("copy") == 1))
+    return _of_received(flawed, Flaw.REORDERED)
 
 
 def belated(received: DataFrame, parts: DataFrame) -> DataFrame:
-    """FLAWS of new stable tuples from below an earlier stable boundary (B2, B7)."""
+    """Returns FLAWS of new stable tuples from below an earlier stable boundary (B2, B7)."""
     from pyspark.sql import functions as F
 
     which = parts.where(is_belated()).select("partition", "sequence", "final_us", "passed_id")
@@ -177,7 +176,7 @@ def belated(received: DataFrame, parts: DataFrame) -> DataFrame:
 
 
 def undone(received: DataFrame, stretches: DataFrame) -> DataFrame:
-    """FLAWS of stable tuples behind which an undo reaches (P4)."""
+    """Returns FLAWS of stable tuples that an undo reached behind (P4)."""
     from pyspark.sql import functions as F
 
     wrong = stretches.where(F.col("kept_id") < F.col("stable_id")).select(
@@ -185,12 +184,12 @@ def undone(received: DataFrame, stretches: DataFrame) -> DataFrame:
     )
     reached = (F.col("partition") == F.col("p")) & (F.col("sequence") < F.col("undone_sequence"))
     rows = received.where(F.col("kind") == STABLE)
-    found = rows.join(F.broadcast(wrong), reached & (F.col("id") > F.col("kept_id")), how="left_semi")
-    return _of_received(found, Flaw.UNDONE)
+    flawed = rows.join(F.broadcast(wrong), reached & (F.col("id") > F.col("kept_id")), how="left_semi")
+    return _of_received(flawed, Flaw.UNDONE)
 
 
 def unresolved(received: DataFrame, stretches: DataFrame) -> DataFrame:
-    """FLAWS of tentative tuples that no undo ever took back, or that stable ones followed before it did."""
+    """Returns FLAWS of tentative tuples that no undo revoked, or that stable tuples followed before the undo."""
     from pyspark.sql import functions as F
 
     open_ = stretches.where((F.col("tentative") > 0) & F.col("undone_sequence").isNull())
@@ -204,14 +203,14 @@ def unresolved(received: DataFrame, stretches: DataFrame) -> DataFrame:
 
 
 def _tentative_from(received: DataFrame, stretches: DataFrame, flaw: Flaw) -> DataFrame:
-    """The tentative tuples from the first one of a stretch until a record."""
+    """Returns FLAWS of the tentative tuples from the first one of a stretch up to a record."""
     from pyspark.sql import functions as F
 
     which = stretches.select(F.col("partition").alias("p"), "tentative_sequence", "until")
     inside = (F.col("partition") == F.col("p")) & (F.col("sequence") < F.col("until"))
     rows = received.where(F.col("kind") == TENTATIVE)
-    found = rows.join(F.broadcast(which), inside & (F.col("sequence") >= F.col("tentative_sequence")), how="left_semi")
-    return _of_received(found, flaw)
+    flawed = rows.join(F.broadcast(which), inside & (F.col("sequence") >= F.col("tentative_sequence")), how="left_semi")
+    return _of_received(flawed, flaw)
 
 
 def _of_received(rows: DataFrame, flaw: Flaw) -> DataFrame:

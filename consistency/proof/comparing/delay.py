@@ -17,7 +17,7 @@ from spe.stream.names import StreamId
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-#: Why it is not known whether X was kept, where the recording is of an earlier version.
+#: Reason why it is unknown whether X held: the recording is of an earlier version.
 NOT_ANNOUNCED: Final = "no node announced its X to this client; allowed is what the copy of the configuration says"
 
 
@@ -29,20 +29,20 @@ def judge_delay(
     counted_from_us: int,
     true_count: int,
 ) -> tuple[Delay, Prediction]:
-    """Whether X was kept, and what the model of DPC expects.
+    """Judges whether X held, and predicts the delays by the model of DPC.
 
     Args:
-      delays: as ``experience.delays`` gives them; None where tuple time does not follow the clock.
+      delays: result of ``experience.delays``; None where tuple time does not follow the clock.
       counted_from_us: wall time; what arrived earlier does not count, since a starting cluster is late.
       true_count: tuples of the output's truth.
     """
     heard = scene.announced.get(client, ())
     steps = bounds(scene.plan, output, heard)
     steps = steps or [(0, delay_bound_us(scene.plan, scene.directory, output))]
-    found = {} if delays is None else _figures(delays, steps, counted_from_us)
-    why = "tuple time does not follow the clock" if delays is None else _implausible(found["early"])
-    known = not why and found["most"] is not None
-    median = found["median"] if known else None
+    figures = {} if delays is None else _figures(delays, steps, counted_from_us)
+    why = "tuple time does not follow the clock" if delays is None else _implausible(figures["early"])
+    known = not why and figures["most"] is not None
+    median = figures["median"] if known else None
     expected = predict(
         scene.plan,
         as_announced(scene.directory, heard),
@@ -54,21 +54,21 @@ def judge_delay(
     )
     why = why or ("" if heard else NOT_ANNOUNCED)
     delay = Delay(
-        max_us=found["most"] if known else None,
-        p99_us=found["p99"] if known else None,
+        max_us=figures["most"] if known else None,
+        p99_us=figures["p99"] if known else None,
         median_us=median,
-        bound_us=found["bound"] if known else steps[-1][1],
+        bound_us=figures["bound"] if known else steps[-1][1],
         predicted_us=expected.delay_us,
-        kept=not found["late"] if known and not why else None,
+        kept=not figures["late"] if known and not why else None,
         why=why,
     )
     return delay, expected
 
 
 def _figures(delays: DataFrame, steps: Sequence[Step], counted_from_us: int) -> dict[str, Any]:
-    """The longest delay and others, how many were more than the kX of their way, and the kX that was kept least.
+    """Returns delay figures: the maximum and others, how many exceeded the kX of their path, and the kX kept least.
 
-    ``early`` is the largest ``early_us``, of all delays; the other figures are of those that count.
+    ``early`` is the largest ``early_us`` of all delays; the other figures are of those that count.
     """
     from pyspark.sql import functions as F
 
@@ -94,7 +94,7 @@ def _figures(delays: DataFrame, steps: Sequence[Step], counted_from_us: int) -> 
 
 
 def _implausible(early_us: int | None) -> str:
-    """Why nothing is known of delays: results that came before their data.  "" where none did."""
+    """Returns the reason why delays are unknown: results came before their data; "" if none did."""
     if early_us is None or early_us <= CLOCK_SKEW_US:
         return ""
     allowed = seconds(CLOCK_SKEW_US)

@@ -1,7 +1,7 @@
-"""Digests of stable tuples with their places: by NumPy of a recording and of files, by Spark of any other table.
+"""Digests of stable tuples by place: NumPy computes them for recordings and files, Spark for any other table.
 
-Both are XXH64, chained over columns as Spark's ``xxhash64`` does it.  A null leaves the chain as it is, so a mask says
-which attributes are null; a text counts by its own hash, so that a dictionary is hashed once.
+Both are XXH64, chained over columns as in Spark's ``xxhash64``.  A null leaves the chain unchanged, so a mask of the
+null attributes is hashed too; a text counts by its own hash, so that each dictionary is hashed once.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from spe.stream.strings import StringDictionary, UInt64Array
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-#: Places (ordinals of stable tuples) that share a digest.
+#: Number of places (ordinals of stable tuples) that share a digest.
 BLOCK: Final = 1 << 14
-#: How many tuples a block of places has, or a part of it, and their digest.
+#: Tuple count and digest of a block of places, or of a part of it.
 BLOCKS: Final = pa.schema(
     [("partition", pa.int32()), ("block", pa.int64()), ("count", pa.int64()), ("digest", pa.int64())]
 )
 #: Kinds of input whose content is compared with the log of its source (``.source_contents``).
 COMPARED: Final = ("csv", "jsonl", "parquet", "avro")
-#: Attributes whose nulls are told in one number.
+#: Number of attributes whose nulls fit into one mask.
 _MASKED: Final = 62
 
-#: Numbers that are hashed at once, in a processor's cache: four times as fast as many.
+#: Numbers hashed at once: they fit into the processor's cache, which is four times as fast.
 _CACHED: Final = 1 << 15
 _SEED: Final = np.uint64(42)
 _P1, _P2, _P3, _P4, _P5 = (
@@ -49,11 +49,11 @@ _P1, _P2, _P3, _P4, _P5 = (
 
 
 def block_digests(frame: DataFrame, tuple_: str, time: str, schema: Schema, name: str) -> DataFrame:
-    """``partition, block``, and as ``NAME_count`` and ``NAME_digest`` how many tuples a block of places has, and what.
+    """Returns ``partition, block``, and as ``NAME_count`` and ``NAME_digest`` the tuple count and digest of each block.
 
     Args:
       frame: has ``partition`` and ``place``.
-      tuple_, time: its columns with the tuple and its time.
+      tuple_, time: names of the columns with the tuple and its time.
     """
     from pyspark.sql import functions as F
 
@@ -72,7 +72,7 @@ def block_digests(frame: DataFrame, tuple_: str, time: str, schema: Schema, name
 
 
 def summed(parts: DataFrame, name: str) -> DataFrame:
-    """The same of BLOCKS, of which a block has several."""
+    """Sums up BLOCKS, where one block may have several rows."""
     from pyspark.sql import functions as F
 
     return parts.groupBy("partition", "block").agg(
@@ -81,7 +81,7 @@ def summed(parts: DataFrame, name: str) -> DataFrame:
 
 
 def null_masks(nulls: Sequence[Column]) -> list[Column]:
-    """Numbers that say which of some conditions hold."""
+    """Packs conditions into bit masks."""
     from functools import reduce
 
     from pyspark.sql import functions as F
@@ -91,21 +91,21 @@ def null_masks(nulls: Sequence[Column]) -> list[Column]:
 
 
 class Digester:
-    """The digests of rows; texts of a dictionary are hashed once for as long as it is the same."""
+    """Computes digests of rows; a text dictionary is hashed once while it stays the same."""
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
         self._texts: tuple[StringDictionary | None, UInt64Array] = (None, np.empty(0, np.uint64))
 
     def blocks(self, place: Int64Array, rows: Rows) -> tuple[Int64Array, Int64Array, Int64Array]:
-        """(block, how many, digest) of each run of places in one block, in their order; a block may have several."""
+        """Returns (block, count, digest) of each run of places in one block, in order; a block may have several runs."""
         block = place >> np.int64(BLOCK.bit_length() - 1)
         begins = np.flatnonzero(np.diff(block, prepend=block[0] - 1))
         each = np.bitwise_xor.reduceat(self.rows(place, rows), begins)
         return block[begins], np.diff(begins, append=len(block)), each.view(np.int64)
 
     def rows(self, place: Int64Array, rows: Rows) -> UInt64Array:
-        """Of each row, with its place and time."""
+        """Returns the digest of each row, with its place and time."""
         chained = seeds(len(rows))
         for value in (place, rows.time):
             chain(chained, value)
@@ -122,7 +122,7 @@ class Digester:
                 continue
             values = column.values
             if attribute.type is AttributeType.FLOAT64:
-                values = (values + 0.0).view(np.int64)  # −0.0 is 0.0; a NaN has the bits of Java's
+                values = (values + 0.0).view(np.int64)  # −0.0 equals 0.0; a NaN has the bits of Java's
                 values = np.where(np.isnan(column.values), np.float64(np.nan).view(np.int64), values)
             if column.valid is None:
                 chain(chained, values)
@@ -143,19 +143,19 @@ class Digester:
 
 
 def digests_of(digester: Digester, rows: Rows) -> UInt64Array:
-    """Digests of rows by their attributes alone."""
+    """Returns digests of rows by their attributes alone."""
     nothing = np.zeros(len(rows), np.int64)
     return digester.rows(nothing, Rows(nothing, nothing, rows.columns))
 
 
 def halves(digests: UInt64Array) -> tuple[int, int]:
-    """Sums by which sets of digests are compared."""
+    """Returns two sums of a set of digests, by which sets are compared."""
     return int((digests & np.uint64(0xFFFFFFFF)).sum()), int((digests >> np.uint64(32)).sum())
 
 
 @dataclass(frozen=True)
 class BlockDigests:
-    """What a task makes of ``partition, time_us, place, tuple``: BLOCKS.  Spark carries it there."""
+    """Turns ``partition, time_us, place, tuple`` into BLOCKS within a Spark task."""
 
     schema: Schema
 
@@ -164,30 +164,30 @@ class BlockDigests:
         for batch in batches:
             partition, time, place = (np.asarray(column) for column in batch.columns[:3])
             rows = from_arrow(batch.column(3).flatten(), self.schema, time)
-            begins = np.flatnonzero(np.diff(partition, prepend=-1))  # of the runs of one partition
+            begins = np.flatnonzero(np.diff(partition, prepend=-1))  # of runs of one partition
             for begin, end in pairwise([*begins.tolist(), len(partition)]):
-                found = digester.blocks(place[begin:end], rows.slice(begin, end))
-                columns = [np.full(len(found[0]), partition[begin], np.int32), *found]
+                blocks = digester.blocks(place[begin:end], rows.slice(begin, end))
+                columns = [np.full(len(blocks[0]), partition[begin], np.int32), *blocks]
                 yield pa.RecordBatch.from_arrays([pa.array(column) for column in columns], schema=BLOCKS)
 
 
 def text_hashes(texts: Sequence[str]) -> UInt64Array:
-    """XXH64 of each text in UTF-8, with the seed 42; those of one length are hashed together."""
+    """Returns XXH64 of each text in UTF-8, with the seed 42; texts of equal length are hashed together."""
     encoded = [text.encode("utf-8", "surrogatepass") for text in texts]
     lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
-    found = np.empty(len(encoded), np.uint64)
+    hashes = np.empty(len(encoded), np.uint64)
     order = lengths.argsort(kind="stable")
     edges = [*np.flatnonzero(np.diff(lengths[order], prepend=-1)).tolist(), len(order)]
     for low, high in pairwise(edges):
         which = order[low:high]
         size = int(lengths[which[0]])
         data = np.frombuffer(b"".join([encoded[i] for i in which.tolist()]), np.uint8).reshape(len(which), size)
-        found[which] = _of_bytes(data, size)
-    return found
+        hashes[which] = _of_bytes(data, size)
+    return hashes
 
 
 def _of_bytes(data: np.ndarray[tuple[int, int], np.dtype[np.uint8]], size: int) -> UInt64Array:
-    """XXH64 of rows of bytes."""
+    """Returns XXH64 of each row of bytes."""
     at = size - size % 8
     words: UInt64Array = np.ascontiguousarray(data[:, :at]).view("<u8")
     used = len(words[0]) - len(words[0]) % 4 if size >= 32 else 0
@@ -214,18 +214,18 @@ def _of_bytes(data: np.ndarray[tuple[int, int], np.dtype[np.uint8]], size: int) 
         half = np.ascontiguousarray(data[:, at : at + 4]).view("<u4")[:, 0].astype(np.uint64)
         hash_ = _rotated(hash_ ^ (half * _P1), 23) * _P2 + _P3
         at += 4
-    for one in range(at, size):
-        hash_ = _rotated(hash_ ^ (data[:, one] * _P5), 11) * _P1
+    for column in range(at, size):
+        hash_ = _rotated(hash_ ^ (data[:, column] * _P5), 11) * _P1
     return _mixed(hash_)
 
 
 def seeds(count: int) -> UInt64Array:
-    """Where a chain begins."""
+    """Returns the initial values of a hash chain."""
     return np.full(count, _SEED, np.uint64)
 
 
 def chain(chained: UInt64Array, values: np.ndarray[tuple[int], np.dtype[np.generic]]) -> None:
-    """XXH64 of eight bytes each, with what is there as the seed; in place."""
+    """Chains XXH64 of eight bytes each, in place; the present values are the seeds."""
     words = values.astype(np.int64).view(np.uint64) if values.dtype == bool else values.view(np.uint64)
     for begin in range(0, len(words), _CACHED):
         word, some = words[begin : begin + _CACHED], chained[begin : begin + _CACHED]

@@ -1,9 +1,9 @@
-"""What a client received over time: delay of new tuples, gaps, and how many tuples came when.
+"""Figures of what a client received over time: delay of new tuples, gaps, and tuples per interval.
 
 The definitions are those of ``replicas.client.statistics``, computed here from the recording: *Delay_new* of a tuple
 that is new (it lies, in tuple time, beyond everything received before in either kind, boundaries included) runs from
-the wall time of its tuple time to its first receipt.  Only where a source ends does a result come before its time: the
-last windows are over then.  No result comes before its data.
+the wall time of its tuple time to its first receipt.  Only where a source ends does a result come before its time,
+because the last windows are over then.  No result comes before its data.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 
-#: What the clocks of two machines may differ by.  A result that comes earlier before its data says that they differ by
-#: more, or that its time of arrival is wrong: then no delay is known.
+#: Largest difference between the clocks of two machines.  A result that comes earlier before its data shows a larger
+#: difference or a wrong arrival time; then delays are unknown.
 CLOCK_SKEW_US: Final = 500_000
 
 
 def delays(tables: Tables, epoch: ReplayEpoch, data_until_us: int) -> DataFrame:
-    """``partition, sequence, arrived_us, delay_us, early_us`` of each batch with something new.
+    """Returns ``partition, sequence, arrived_us, delay_us, early_us`` of each batch with new tuples.
 
-    Both are of its oldest new tuple: ``delay_us`` is never negative; ``early_us`` is how long before the wall time of
-    its data it came (negative: after).
+    Both delays are of the oldest new tuple: ``delay_us`` is never negative; ``early_us`` is the time between its
+    arrival and the wall time of its data (negative: it arrived after its data).
 
     Args:
-      data_until_us: no tuple of the sources has a later time.
+      data_until_us: the largest time of a source tuple.
     """
     from pyspark.sql import functions as F
 
     batches = tables.parts.where(F.col("kind").isin(STABLE, TENTATIVE))
-    seen = F.coalesce(F.col("seen_us"), F.lit(-END_OF_TIME))
-    fresh = batches.where(F.col("last_us") >= seen)
-    whole = fresh.where(F.col("first_us") >= seen).withColumn("oldest_us", F.col("first_us"))
-    mixed = F.broadcast(fresh.where(F.col("first_us") < seen).select("partition", "sequence", "seen_us"))
-    found = (
+    passed = F.coalesce(F.col("seen_us"), F.lit(-END_OF_TIME))
+    fresh = batches.where(F.col("last_us") >= passed)
+    whole = fresh.where(F.col("first_us") >= passed).withColumn("oldest_us", F.col("first_us"))
+    mixed = F.broadcast(fresh.where(F.col("first_us") < passed).select("partition", "sequence", "seen_us"))
+    partly_new = (
         tables.received.of_records(mixed)
         .join(mixed, ["partition", "sequence"])
         .where(F.col("time_us") >= F.col("seen_us"))
@@ -54,7 +54,7 @@ def delays(tables: Tables, epoch: ReplayEpoch, data_until_us: int) -> DataFrame:
         return F.lit(epoch.wall_start_us) + since
 
     oldest, arrived = F.col("oldest_us"), F.col("arrived_us")
-    new = whole.select(*columns).unionByName(found.select(*columns))
+    new = whole.select(*columns).unionByName(partly_new.select(*columns))
     return new.select(
         "partition",
         "sequence",
@@ -65,10 +65,10 @@ def delays(tables: Tables, epoch: ReplayEpoch, data_until_us: int) -> DataFrame:
 
 
 def gaps(parts: DataFrame, skip_us: int) -> DataFrame:
-    """One row, ``any_us`` and ``stable_us``: the longest gaps of any partition.
+    """Returns one row, ``any_us`` and ``stable_us``: the longest gaps of any partition.
 
     Args:
-      skip_us: length of the beginning, which does not count.
+      skip_us: length of the beginning, which is ignored.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
@@ -89,7 +89,7 @@ def gaps(parts: DataFrame, skip_us: int) -> DataFrame:
 
 
 def bins(parts: DataFrame, stretches: DataFrame, late: DataFrame | None, begun_us: int, bin_us: int) -> DataFrame:
-    """A row per interval of wall time: ``bin, stable, tentative, undone, delay_max_us``."""
+    """Returns a row per interval of wall time: ``bin, stable, tentative, undone, delay_max_us``."""
     from pyspark.sql import functions as F
 
     which = F.floor((F.col("arrived_us") - begun_us) / bin_us)

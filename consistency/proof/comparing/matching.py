@@ -1,8 +1,8 @@
-"""Tentative tuples and the true ones that they stood for, met within a task by NumPy.  No Spark here.
+"""Pairs tentative tuples with the true tuples that they stood for, within a task, by NumPy.  No Spark here.
 
-Those who read a side hand it on in packages, which Spark carries as they are: a package is what one task gets of some
-rows.  A task has all tuples of both sides that may meet: those of one partition, time and key.  What stood for a true
-tuple is known by the stretch: it lies behind the last stable tuple and not beyond the reach.
+Readers of either side send packages through Spark: a package has the rows of one side for one task.  A task gets all
+tuples of both sides that may be paired: those of one partition, time and key.  The stretch tells which true tuples a
+tentative one may stand for: those behind the last stable tuple, up to the reach.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from spe.stream.batch import AnyArray, Int64Array
 from spe.stream.strings import UInt64Array
 from spe.stream.times import BEFORE_TIME
 
-#: What is read of a side.  ``major, minor``: ``sequence, row`` of a tentative tuple, ``place`` and 0 of a true one,
+#: Columns read of a side.  ``major, minor`` are ``sequence, row`` of a tentative tuple, and ``place``, 0 of a true one,
 #: which has no ``arrived_us``.
 _GIVEN: Final = ("partition", "time_us", "major", "minor", "arrived_us", "tuple")
-#: The rows in which Spark carries it: the number of a task, and a package for it.
+#: Rows carried by Spark: the number of a task, and a package for it.
 PACKAGES: Final = pa.schema([("task", pa.int32()), ("package", pa.binary())])
-#: What it makes of them, see ``accuracy.against_truth``.
+#: Columns of the result, see ``accuracy.against_truth``.
 MET: Final = ("partition", "episode", "window_us", "arrived_us", "undone_at_us", "tentative", "true", "right")
-#: Rows of one Arrow batch, and those that are packed together.
+#: Rows of an Arrow batch, and rows that are packed together.
 _BATCH: Final = 65_536
 _PACKED: Final = 1 << 18
 _PACKED_BYTES: Final = 16 << 20
-#: By so many bytes of its beginning, and of its end, a text finds its task.
+#: The first and last bytes of a text, by which its task is chosen.
 _TEXT_BYTES: Final = 64
 _ODD: Final = np.uint64(0x9E3779B185EBCA87)
 _LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
@@ -40,14 +40,14 @@ _LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 @dataclass(frozen=True)
 class Stretches:
-    """The stretches between two undos of each partition, in order of partition and episode.
+    """The stretches between two undos of each partition, ordered by partition and episode.
 
     Attributes:
-      begins: of each partition the first one, and their number in the end.
-      undone_sequence: of the undo behind it; the largest number where there is none.
-      undone_at_us: when that came; 0 where there is none.
-      from_id, settled_us: the last tuple that stood before it, and the time up to which stable ones had come.
-      reach_us: how far tentative tuples came; the smallest number where there are none.
+      begins: index of the first stretch of each partition; at the end the number of stretches.
+      undone_sequence: of the undo behind the stretch; the largest number if there is none.
+      undone_at_us: arrival of that undo; 0 if there is none.
+      from_id, settled_us: the last tuple that stood before the stretch, and the time up to which stable tuples had come.
+      reach_us: the largest time of its tentative tuples; the smallest number if there are none.
     """
 
     partitions: list[int]
@@ -61,7 +61,7 @@ class Stretches:
 
     @classmethod
     def of(cls, table: pa.Table) -> Stretches:
-        """From what ``elements.episodes`` gives."""
+        """Reads the result of ``elements.episodes``."""
         table = table.sort_by([("partition", "ascending"), ("episode", "ascending")])
 
         def numbers(name: str, instead: int) -> Int64Array:
@@ -69,48 +69,48 @@ class Stretches:
             return np.asarray(filled, np.int64)
 
         partitions, begins = np.unique(numbers("partition", 0), return_index=True)
-        kept = numbers("kept_id", _LEAST)
+        kept_id = numbers("kept_id", _LEAST)
         return cls(
             partitions.tolist(),
             [*begins.tolist(), len(table)],
             numbers("episode", 0),
             numbers("undone_sequence", _MOST),
             numbers("undone_at_us", 0),
-            np.where(kept == _LEAST, numbers("stable_id", 0), kept),
+            np.where(kept_id == _LEAST, numbers("stable_id", 0), kept_id),
             numbers("settled_us", BEFORE_TIME),
             numbers("reach_us", _LEAST),
         )
 
     def places(self) -> list[tuple[int, int]]:
-        """(partition, place) of the first true tuple that each may have stood for."""
+        """Returns (partition, place) of the first true tuple that each stretch may stand for."""
         partition = np.repeat(np.array(self.partitions, np.int64), np.diff(self.begins))
         return list(zip(partition.tolist(), np.maximum(self.from_id + 1, 1).tolist()))
 
     def spans(self, from_us: Sequence[int], last_us: int) -> list[tuple[int, int]]:
-        """First and last time of true tuples that tentative ones may have stood for; apart, and in order.
+        """Returns first and last times of true tuples that tentative ones may stand for; disjoint and sorted.
 
         Args:
-          from_us: no tuple that each stood for has an earlier time.
-          last_us: no tuple at all has a later time; a stretch may reach to the end of time.
+          from_us: lower bound, per stretch, of the times of its true tuples.
+          last_us: the largest time of any tuple; a stretch may reach to the end of time.
         """
-        found: list[tuple[int, int]] = []
+        spans: list[tuple[int, int]] = []
         for begin, end in sorted(zip(from_us, np.minimum(self.reach_us, last_us).tolist())):
-            if found and begin <= found[-1][1]:
-                found[-1] = (found[-1][0], max(end, found[-1][1]))
+            if spans and begin <= spans[-1][1]:
+                spans[-1] = (spans[-1][0], max(end, spans[-1][1]))
             elif begin <= end:
-                found.append((begin, end))
-        return found
+                spans.append((begin, end))
+        return spans
 
 
 @dataclass(frozen=True)
 class Packer:
-    """What a task makes of rows of one side; Spark carries it there.
+    """Packs rows of one side for the tasks; runs within a Spark task.
 
     Attributes:
       type: of tuples, in Arrow.
-      key: attributes by which tuples meet, beside their time.
-      tasks: among how many they are distributed.
-      spans: see ``Stretches.spans``; what lies in none of them is left out.
+      key: attributes by which tuples are paired, besides their time.
+      tasks: number of tasks.
+      spans: see ``Stretches.spans``; rows outside them are left out.
     """
 
     type: pa.DataType
@@ -119,19 +119,19 @@ class Packer:
     spans: list[tuple[int, int]] | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """PACKAGES of TENTATIVE_ROWS or TRUE_ROWS."""
+        """Turns TENTATIVE_ROWS or TRUE_ROWS into PACKAGES."""
         for some in _together(self._inside(batches)):
             rows = self._given(some)
             task = self._tasks(rows)
             order = task.astype(np.uint16 if self.tasks < 1 << 16 else np.int64).argsort(kind="stable")  # by digits
-            rows, found = rows.take(pa.array(order)), np.unique(task)
-            begins = [*task[order].searchsorted(found).tolist(), len(order)]
+            rows, tasks = rows.take(pa.array(order)), np.unique(task)
+            begins = [*task[order].searchsorted(tasks).tolist(), len(order)]
             packages = [rows.slice(a, b - a).serialize().to_pybytes() for a, b in pairwise(begins)]
-            columns = [pa.array(found.astype(np.int32)), pa.array(packages, pa.binary())]
+            columns = [pa.array(tasks.astype(np.int32)), pa.array(packages, pa.binary())]
             yield pa.RecordBatch.from_arrays(columns, schema=PACKAGES)
 
     def _inside(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Those within the spans."""
+        """Selects the rows within the spans."""
         if self.spans is None:
             yield from batches
             return
@@ -143,7 +143,7 @@ class Packer:
                 yield batch.filter(pa.array(inside))
 
     def _given(self, some: pa.Table) -> pa.RecordBatch:
-        """As they are packed; the columns of a side have the order of ``_GIVEN``."""
+        """Brings rows into the layout of a package; the columns of a side are in the order of ``_GIVEN``."""
         columns = some.columns
         if some.num_columns < len(_GIVEN):  # of true ones
             more = pa.array(np.zeros(len(some), np.int64)), pa.nulls(len(some), pa.int64())
@@ -154,13 +154,13 @@ class Packer:
         return made
 
     def _tasks(self, rows: pa.RecordBatch) -> UInt64Array:
-        """The number of the task of each."""
+        """Returns the task number of each row."""
         chained, tuples = seeds(len(rows)), rows.column("tuple")
         for name in ("partition", "time_us"):
             chain(chained, np.asarray(rows.column(name)))
         for name in self.key:
             values = tuples.field(name)
-            if not pa.types.is_floating(values.type):  # equal ones may differ in their last digits
+            if not pa.types.is_floating(values.type):  # equal floats may differ in their last digits
                 chain(chained, np.asarray(values.is_valid()).astype(np.int64))
                 chain(chained, _alike_words(values))
         return chained % np.uint64(self.tasks)
@@ -168,12 +168,12 @@ class Packer:
 
 @dataclass(frozen=True)
 class TaskMatcher:
-    """What a task does; Spark carries it there.
+    """Pairs the tuples of one task; runs within a Spark task.
 
     Attributes:
-      key: attributes that make a tentative tuple and a true one the same result, beside their time.
-      window_us: results are taken together by so much tuple time; 0: by equal times.
-      tolerance: share of the larger one by which two equal floats may differ.
+      key: attributes that make a tentative tuple and a true one the same result, besides their time.
+      window_us: width of a result window in tuple time; 0: results of equal time form a window.
+      tolerance: share of the larger value by which two equal floats may differ.
       type: of tuples, in Arrow.
     """
 
@@ -184,7 +184,7 @@ class TaskMatcher:
     type: pa.DataType
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """MET of packages: the n-th tentative tuple of a key and a stretch with the n-th true one."""
+        """Turns packages into MET: pairs the n-th tentative tuple of a key and stretch with the n-th true one."""
         schema = _packed(self.type)
         every = [
             pa.ipc.read_record_batch(package.as_buffer(), schema)
@@ -203,19 +203,19 @@ class TaskMatcher:
             chain(content, word)
         content = content[row]
         chain(content, stretch)
-        given, stood = _pairs(content, is_true[row], major[row], minor[row])
-        one_of = np.maximum(given, stood)
-        order = np.lexsort((time[row[one_of]], stretch[one_of]))
-        given, stood, one_of = given[order], stood[order], one_of[order]
-        tentative, true, at, where = given >= 0, stood >= 0, row[one_of], stretch[one_of]
+        tentative_at, true_at = _pairs(content, is_true[row], major[row], minor[row])
+        present = np.maximum(tentative_at, true_at)
+        order = np.lexsort((time[row[present]], stretch[present]))
+        tentative_at, true_at, present = tentative_at[order], true_at[order], present[order]
+        tentative, true, at, where = tentative_at >= 0, true_at >= 0, row[present], stretch[present]
         right = tentative & true
-        one, other = row[given[right]], row[stood[right]]
-        alike = np.full(len(one), True)
+        ours_row, theirs_row = row[tentative_at[right]], row[true_at[right]]
+        alike = np.full(len(ours_row), True)
         for value in values.values():
-            alike &= value.alike(one, other, self.tolerance)
+            alike &= value.alike(ours_row, theirs_row, self.tolerance)
         right[right] = alike
         known = tentative & (self.stretches.undone_sequence[where] < _MOST)
-        ours, theirs = (pa.array(row[one], mask=one < 0) for one in (given, stood))
+        ours, theirs = (pa.array(row[ours_row], mask=ours_row < 0) for ours_row in (tentative_at, true_at))
         made = (
             pa.array(partition[at], pa.int32()),
             pa.array(self.stretches.episode[where]),
@@ -232,35 +232,35 @@ class TaskMatcher:
     def _placed(
         self, partition: Int64Array, time: Int64Array, major: Int64Array, is_true: AnyArray
     ) -> tuple[Int64Array, Int64Array]:
-        """(row, its stretch): a true tuple is in several stretches, or in none."""
-        known, found = self.stretches, [(np.empty(0, np.int64), np.empty(0, np.int64))]
+        """Returns (row, its stretch): a true tuple may be in several stretches, or in none."""
+        known, placed = self.stretches, [(np.empty(0, np.int64), np.empty(0, np.int64))]
         for number, (first, end) in zip(known.partitions, pairwise(known.begins)):
             here = partition == number
-            given = np.flatnonzero(here & ~is_true)
-            found.append((given, first + known.undone_sequence[first:end].searchsorted(major[given])))
+            tentative = np.flatnonzero(here & ~is_true)
+            placed.append((tentative, first + known.undone_sequence[first:end].searchsorted(major[tentative])))
             true = np.flatnonzero(here & is_true)
             true = true[major[true].argsort(kind="stable")]
             at = time[true]
-            later = np.minimum.accumulate(at[::-1])[::-1]  # the least time from there on: a source's may go back
+            later = np.minimum.accumulate(at[::-1])[::-1]  # least time from there on: times of a source may decrease
             low = major[true].searchsorted(known.from_id[first:end], "right")
             high = later.searchsorted(known.reach_us[first:end], "right")
             for which in np.flatnonzero(low < high).tolist():
                 inside = slice(low[which], high[which])
                 stood = true[inside][at[inside] <= known.reach_us[first + which]]
-                found.append((stood, np.full(len(stood), first + which)))
-        return np.concatenate([rows for rows, _ in found]), np.concatenate([of for _, of in found])
+                placed.append((stood, np.full(len(stood), first + which)))
+        return np.concatenate([rows for rows, _ in placed]), np.concatenate([stretches for _, stretches in placed])
 
 
 def _pairs(
     content: UInt64Array, is_true: AnyArray, major: Int64Array, minor: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Places of both of each pair, the n-th of equal content with the n-th; −1 where there is no other."""
+    """Returns the rows of each pair: the n-th of equal content with the n-th; −1 if there is no counterpart."""
     order = np.lexsort((minor, major, is_true, content))
     content, is_true = content[order], is_true[order]
     begins = np.flatnonzero(np.append(True, content[1:] != content[:-1])[: len(order)])
     sizes = np.diff(begins, append=len(order))
     true = np.diff(np.append(0, is_true.cumsum())[np.append(begins, len(order))])
-    begin, tentative, stood = (np.repeat(one, sizes) for one in (begins, sizes - true, true))
+    begin, tentative, stood = (np.repeat(counts, sizes) for counts in (begins, sizes - true, true))
     nth = np.arange(len(order)) - begin
     left, over = np.flatnonzero(~is_true), np.flatnonzero(is_true & (nth >= 2 * tentative))
     met = nth[left] < stood[left]
@@ -270,13 +270,13 @@ def _pairs(
 
 @dataclass(frozen=True)
 class _Values:
-    """An attribute of all tuples: numbers that are equal where the values are; floats as they are."""
+    """Values of an attribute in all tuples: floats as they are, others as numbers that are equal for equal values."""
 
     values: AnyArray
     valid: AnyArray
 
     def words(self) -> Iterator[Int64Array]:
-        """What is equal for equal values, of floats for those with the same first digits, as ``values.content``."""
+        """Yields words that are equal for equal values; floats count by first digits, as in ``values.content``."""
         yield self.valid.astype(np.int64)
         if self.values.dtype == np.float64:
             mantissa, exponent = np.frexp(np.where(np.isnan(self.values), np.nan, self.values + 0.0))
@@ -287,21 +287,21 @@ class _Values:
         else:
             yield self.values
 
-    def alike(self, one: Int64Array, other: Int64Array, tolerance: float) -> AnyArray:
-        """Of pairs of tuples, as ``values.alike``."""
-        x, y, valid = self.values[one], self.values[other], self.valid[one]
+    def alike(self, left: Int64Array, right: Int64Array, tolerance: float) -> AnyArray:
+        """Compares pairs of tuples as ``values.alike`` does."""
+        x, y, valid = self.values[left], self.values[right], self.valid[left]
         equal = x == y
         if self.values.dtype == np.float64:
             larger = np.maximum(np.abs(x), np.abs(y))
             with np.errstate(invalid="ignore", over="ignore"):  # infinity less infinity, and the largest of both signs
                 equal |= (larger < np.inf) & (np.abs(x - y) <= tolerance * larger)
             equal |= np.isnan(x) & np.isnan(y)
-        found: AnyArray = (valid == self.valid[other]) & (equal | ~valid)
-        return found
+        same: AnyArray = (valid == self.valid[right]) & (equal | ~valid)
+        return same
 
 
 def _together(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Batches in tables that are worth their while."""
+    """Collects batches into tables of a size worth processing."""
     some: list[pa.RecordBatch] = []
     rows, size = 0, 0
     for batch in batches:
@@ -315,34 +315,34 @@ def _together(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 def _alike_words(values: Any) -> Int64Array:
-    """A number of each value that is equal for equal ones; of a text, of its length, its beginning and its end."""
+    """Returns a number per value, equal for equal values; for a text, of its length, beginning and end."""
     if not pa.types.is_large_string(values.type):
         return np.asarray(values.cast(pa.int64()).fill_null(0))
     values = values.fill_null("")
     _, places, bytes_ = values.buffers()
     edges = np.frombuffer(places, np.int64, len(values) + 1, 8 * values.offset)
     data = np.append(np.frombuffer(bytes_ or b"", np.uint8), np.zeros(8, np.uint8))
-    eight, found = sliding_window_view(data, 8), np.diff(edges).view(np.uint64)
+    eight, words = sliding_window_view(data, 8), np.diff(edges).view(np.uint64)
     left, size = np.arange(len(values)), np.diff(edges)
     for at in range(0, _TEXT_BYTES, 8):
         left = left[size[left] > at]
         word = eight[edges[left] + at]
         word[np.arange(8) >= (size[left] - at)[:, None]] = 0
-        found[left] = found[left] * _ODD + word.view(np.uint64)[:, 0]
+        words[left] = words[left] * _ODD + word.view(np.uint64)[:, 0]
     left = left[size[left] > _TEXT_BYTES]
     for at in range(8, _TEXT_BYTES + 1, 8):
-        found[left] = found[left] * _ODD + eight[edges[left + 1] - at].view(np.uint64)[:, 0]
-    return found.view(np.int64)
+        words[left] = words[left] * _ODD + eight[edges[left + 1] - at].view(np.uint64)[:, 0]
+    return words.view(np.int64)
 
 
 def _packed(type_: pa.DataType) -> pa.Schema:
-    """Of a package.  Texts may be more than 2 GiB together."""
+    """Returns the schema of a package; its texts may exceed 2 GiB in total."""
     wide = pa.struct([(f.name, pa.large_string() if pa.types.is_string(f.type) else f.type) for f in type_])
     return pa.schema([*[(name, pa.int64()) for name in _GIVEN[:-1]], ("tuple", wide)])
 
 
 def _values(tuples: Any) -> Mapping[str, _Values]:
-    found = {}
+    columns = {}
     for field, array in zip(tuples.type, tuples.flatten()):
         valid = np.asarray(array.is_valid())
         if pa.types.is_floating(array.type):
@@ -351,5 +351,5 @@ def _values(tuples: Any) -> Mapping[str, _Values]:
             values = np.asarray(array.dictionary_encode().indices.fill_null(0)).astype(np.int64)
         else:
             values = np.asarray(array.cast(pa.int64()).fill_null(0))
-        found[field.name] = _Values(values, valid)
-    return found
+        columns[field.name] = _Values(values, valid)
+    return columns

@@ -1,4 +1,4 @@
-"""What is measured of an output's tentative tuples: the ``accuracy`` section, with defaults by operator.  Pure."""
+"""Which figures are computed of an output's tentative tuples: the ``accuracy`` section, with defaults.  Pure."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from spe.stream.schema import AttributeType
 
 @dataclass(frozen=True)
 class Measured:
-    """What is measured of an output.
+    """The accuracy figures of an output.
 
     Attributes:
-      key: attributes that make a tentative tuple and a true one the same result, beside their time.
+      key: attributes that make a tentative tuple and a true one the same result, besides their time.
       shares: names of the shares: see ``accuracy``.
       errors: numeric attributes whose relative error is measured.
-      window_us: results are taken together by so much tuple time; 0: by equal times, as windows give them.
+      window_us: width of a result window in tuple time; 0: results of equal time, as windows emit them.
     """
 
     key: tuple[str, ...]
@@ -42,22 +42,22 @@ class Measured:
 
 
 def operator_of(plan: Plan, output: StreamId) -> str:
-    """Kind of the operator that makes a stream, in the words of the configuration; ``source`` for a source's."""
+    """Returns the kind of the operator that makes a stream, as in the configuration; ``source`` for a source's."""
     spec = _spec(plan, output)
     return "source" if spec is None else spec.KEYWORD
 
 
 def measured(plan: Plan, output: StreamId) -> Measured:
-    """What the configuration says of an output, and what follows from its operator for the rest."""
-    said = plan.accuracy.get(output)
+    """Returns the configured figures of an output; the rest follows from its operator."""
+    section = plan.accuracy.get(output)
     default = _default(plan, output)
-    if said is None:
+    if section is None:
         return default
     return Measured(
-        key=default.key if said.key is None else said.key,
-        shares=default.shares if said.measures is None else said.measures,
-        errors=_numeric(plan, output, said.key or default.key) if said.errors is None else said.errors,
-        window_us=default.window_us if said.window_us is None else said.window_us,
+        key=default.key if section.key is None else section.key,
+        shares=default.shares if section.measures is None else section.measures,
+        errors=_numeric(plan, output, section.key or default.key) if section.errors is None else section.errors,
+        window_us=default.window_us if section.window_us is None else section.window_us,
     )
 
 
@@ -72,9 +72,9 @@ def _default(plan: Plan, output: StreamId) -> Measured:
 
 
 def keys_from_logs(plan: Plan, reading: Reading, output: StreamId) -> bool:
-    """Has every result of a part of the input, by its key, its like among those of all input?
+    """Does each result of a part of the input have, by its key, a counterpart among the results of all input?
 
-    So it is of filters, maps, unions, inner joins, and of windows of time over them; not where the configuration has
+    True for filters, maps, unions, inner joins, and time windows over them; not where the configuration has
     made what is computed from a window a part of the key.
     """
     if not set(measured(plan, output).key) <= set(_default(plan, output).key):
@@ -91,7 +91,7 @@ def _only_selects(reading: Reading, stream: str) -> bool:
         return True
     kind = isinstance(made, FilterEntry | MapEntry | MergeEntry)
     kind |= isinstance(made, JoinEntry) and made.kind == "inner"
-    return kind and all(_only_selects(reading, one) for one in made.inputs)
+    return kind and all(_only_selects(reading, input_) for input_ in made.inputs)
 
 
 def _numeric(plan: Plan, output: StreamId, key: tuple[str, ...]) -> tuple[str, ...]:
@@ -100,4 +100,4 @@ def _numeric(plan: Plan, output: StreamId, key: tuple[str, ...]) -> tuple[str, .
 
 
 def _spec(plan: Plan, stream: StreamId) -> OperatorSpec | None:
-    return next((one.spec for one in plan.query.operators if one.name == stream), None)
+    return next((operator.spec for operator in plan.query.operators if operator.name == stream), None)

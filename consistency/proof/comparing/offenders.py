@@ -1,4 +1,4 @@
-"""The first tuples with each flaw, and what their client received around them."""
+"""The first tuples with each flaw, and the elements that the client received around them."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from spe.stream.schema import AttributeType, Schema
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
 
-#: Of each flaw; the others are in the table.
+#: Number of tuples shown of each flaw; the others are in the table.
 FIRST: Final = 10
 #: Elements shown before and behind an offender.
 _AROUND: Final = 3
 
 
 def first_offenders(flaws: DataFrame, parts: DataFrame, schema: Schema, begun_us: int) -> dict[Flaw, list[Offender]]:
-    """The first tuples with each flaw, in the order of the stream."""
+    """Returns the first tuples with each flaw, in the order of the stream."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
     order = Window.partitionBy("flaw").orderBy("partition", "place", "sequence", "row")
     first = flaws.withColumn("_n", F.row_number().over(order)).where(F.col("_n") <= FIRST).drop("_n")
     first = first.withColumns({name: in_micros(first, name, schema) for name in ("received", "expected")})
-    # What was never received is shown where the next stable tuple came.
+    # A tuple that was never received is shown where the next stable tuple came.
     ahead = parts.where(F.col("kind") == STABLE).select(
         F.col("partition").alias("p"), F.col("id").alias("last"), "sequence"
     )
@@ -40,35 +40,35 @@ def first_offenders(flaws: DataFrame, parts: DataFrame, schema: Schema, begun_us
     )
     rows = first.join(near, ["flaw", "partition", "place"], how="left").orderBy("flaw", "partition", "place").collect()
     places = {(r["partition"], _where(r)) for r in rows if _where(r) is not None}
-    told = _around(parts, places)
-    found: dict[Flaw, list[Offender]] = {}
+    surroundings = _around(parts, places)
+    offenders: dict[Flaw, list[Offender]] = {}
     for row in rows:
-        found.setdefault(Flaw(row["flaw"]), []).append(_offender(row, schema, begun_us, told))
-    return found
+        offenders.setdefault(Flaw(row["flaw"]), []).append(_offender(row, schema, begun_us, surroundings))
+    return offenders
 
 
 def in_micros(frame: DataFrame, column: str, schema: Schema) -> Column:
-    """A struct with its timestamps as numbers: collected, they would turn into local time."""
+    """Returns a struct with its timestamps as numbers: when collected, they would turn into local time."""
     from pyspark.sql import functions as F
     from pyspark.sql import types as T
 
-    found = F.col(column)
+    struct = F.col(column)
     type_ = frame.schema[column].dataType
     assert isinstance(type_, T.StructType)
     for name in schema.names:
         if isinstance(type_[name].dataType, T.TimestampType):
-            found = found.withField(f"`{name}`", F.unix_micros(F.col(f"{column}.`{name}`")))
-    return found
+            struct = struct.withField(f"`{name}`", F.unix_micros(F.col(f"{column}.`{name}`")))
+    return struct
 
 
 def _where(row: Row) -> int | None:
-    """The record that a tuple came with, or at which it should have come."""
-    found: int | None = row["sequence"] if row["sequence"] is not None else row["near"]
-    return found
+    """Returns the record that a tuple came with, or at which it should have come."""
+    sequence: int | None = row["sequence"] if row["sequence"] is not None else row["near"]
+    return sequence
 
 
 def _around(parts: DataFrame, places: set[tuple[int, int | None]]) -> dict[int, list[Row]]:
-    """Elements near the places, by partition."""
+    """Returns elements near the places, by partition."""
     from functools import reduce
 
     from pyspark.sql import functions as F
@@ -81,16 +81,16 @@ def _around(parts: DataFrame, places: set[tuple[int, int | None]]) -> dict[int, 
         if s is not None
     ]
     rows = parts.where(reduce(lambda a, b: a | b, near)).orderBy("partition", "sequence").collect()
-    found: dict[int, list[Row]] = {}
+    by_partition: dict[int, list[Row]] = {}
     for row in rows:
-        found.setdefault(row["partition"], []).append(row)
-    return found
+        by_partition.setdefault(row["partition"], []).append(row)
+    return by_partition
 
 
-def _offender(row: Row, schema: Schema, begun_us: int, told: dict[int, list[Row]]) -> Offender:
+def _offender(row: Row, schema: Schema, begun_us: int, surroundings: dict[int, list[Row]]) -> Offender:
     received, expected = (plain_row(row[name], schema) for name in ("received", "expected"))
     at = _where(row)
-    near = [r for r in told.get(row["partition"], ()) if at is not None and abs(r["sequence"] - at) <= _AROUND]
+    near = [r for r in surroundings.get(row["partition"], ()) if at is not None and abs(r["sequence"] - at) <= _AROUND]
     return Offender(
         partition=row["partition"],
         place=row["place"],
@@ -116,7 +116,7 @@ def plain_row(row: Row | None, schema: Schema) -> dict[str, Any] | None:
 
 
 def _said(part: Row, begun_us: int) -> str:
-    """An element in words: ``3.2 s  stable 16 to 23, times until 08:37:35``."""
+    """Describes an element: ``3.2 s  stable 16 to 23, times until 08:37:35``."""
     kind, at = part["kind"], seconds(part["arrived_us"] - begun_us)
     if kind in (STABLE, TENTATIVE):
         which = f"{part['first_id']}" if part["first_id"] == part["id"] else f"{part['first_id']} to {part['id']}"

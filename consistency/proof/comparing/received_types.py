@@ -1,4 +1,4 @@
-"""The types of what was received against those that Spark derives, before any value is compared."""
+"""Compares the types of received attributes with those that Spark derives, before any value is compared."""
 
 from __future__ import annotations
 
@@ -15,41 +15,41 @@ if TYPE_CHECKING:
 def settled(
     truth: DataFrame, received: ReceivedStream, schema: Schema
 ) -> tuple[DataFrame, ReceivedStream, Schema, list[str]]:
-    """Both with tuples of one shape, and what differs in their types.
+    """Brings both sides into tuples of one shape, and lists the differences of their types.
 
-    Nothing is cast where types differ, for that would hide what is lost between them: such an attribute is compared as
-    text, 3 beside 3.5.
+    Nothing is cast where types differ, since a cast would hide a loss: such an attribute is compared as text, 3 with
+    3.5.
 
     Args:
-      truth: TRUTH (consistency.proof.recorded.elements), with tuples as Spark has them.
-      received: with tuples as they were recorded.
-      schema: as it was recorded.
+      truth: TRUTH (consistency.proof.recorded.elements), with tuples of Spark's types.
+      received: with tuples of the recorded types.
+      schema: the recorded schema.
 
     Returns:
-      truth, received, their schema, and a sentence for each attribute that is of another type, missing or too much.
+      truth, received, their schema, and a sentence per attribute of another type, missing or superfluous.
     """
     from pyspark.sql import types as T
 
     whole = truth.schema["tuple"].dataType
     assert isinstance(whole, T.StructType)
     theirs = {field.name: field.dataType for field in whole}
-    found = [
+    differences = [
         f"attribute {a.name!r} was received as {a.type}, and by the configuration is "
         + (theirs[a.name].simpleString() if a.name in theirs else "none of this stream")
         for a in schema
         if theirs.get(a.name) != spark_type(a.type)
     ]
-    found += [f"attribute {name!r} is missing in what was received" for name in theirs if name not in schema]
-    if not found and list(theirs) == list(schema.names):
+    differences += [f"attribute {name!r} is missing in what was received" for name in theirs if name not in schema]
+    if not differences and list(theirs) == list(schema.names):
         return truth, received, schema, []
-    if not found:
-        found = [
+    if not differences:
+        differences = [
             f"attributes were received as {', '.join(schema.names)}; by the configuration they are {', '.join(theirs)}"
         ]
     same = {a.name for a in schema if theirs.get(a.name) == spark_type(a.type)}
     shape = Schema(tuple(a if a.name in same else Attribute(a.name, AttributeType.STRING) for a in schema))
     ours = received.reshaped(lambda rows: _shaped(rows, shape, same, set(schema.names)))
-    return _shaped(truth, shape, same, set(theirs)), ours, shape, found
+    return _shaped(truth, shape, same, set(theirs)), ours, shape, differences
 
 
 def _shaped(frame: DataFrame, shape: Schema, same: set[str], there: set[str]) -> DataFrame:
@@ -58,8 +58,8 @@ def _shaped(frame: DataFrame, shape: Schema, same: set[str], there: set[str]) ->
     def part(name: str) -> Column:
         if name not in there:
             return F.lit(None).cast("string").alias(name)
-        given = F.col(f"tuple.`{name}`")
-        return (given if name in same else given.cast("string")).alias(name)
+        column = F.col(f"tuple.`{name}`")
+        return (column if name in same else column.cast("string")).alias(name)
 
     made = F.struct(*[part(a.name) for a in shape])
     return frame.withColumn("tuple", F.when(F.col("tuple").isNotNull(), made))

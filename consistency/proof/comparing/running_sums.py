@@ -1,7 +1,7 @@
 """Running sums and maxima over an ordered stream, without sorting it in one place.
 
 A window over a whole partition of a stream is one task, however long the stream is.  Here each chunk of records gets
-its own running values, and a small table of the chunks' totals says what came before each.
+its own running values, and a small table of the chunks' totals has the sums before each chunk.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Final, Literal
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-#: Records in a chunk: one task sorts about so many at once.
+#: Records in a chunk, sorted by one task at once.
 CHUNK_RECORDS: Final = 4_096
 
 
 def before(frame: DataFrame, values: Mapping[str, tuple[Literal["sum", "max"], Column]]) -> DataFrame:
-    """``frame`` with running values over the records before each; null where none of them has one.
+    """Adds running values over the earlier records to ``frame``; null where none of them has a value.
 
     Args:
       frame: one row per record, with ``partition`` and ``sequence``.

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from spe.stream.batch import AnyArray
 
-#: The columns of MET (consistency.proof.comparing.matching) that are read, beside the two of tuples.
+#: The columns of MET (consistency.proof.comparing.matching) that are read, besides the two of tuples.
 TALLIED: Final = ("episode", "window_us", "arrived_us", "undone_at_us", "right")
 _LONG: Final = pa.int64()
 _SUMS: Final = ("tentative", "truth", "both", "right")
@@ -20,7 +20,7 @@ _MOST: Final = np.iinfo(np.int64).max
 
 @dataclass(frozen=True)
 class WindowTally:
-    """What a task makes of MET (consistency.proof.comparing.matching); Spark carries it there.
+    """Counts MET (consistency.proof.comparing.matching) by window; runs within a Spark task.
 
     Attributes:
       errors: numeric attributes whose relative error is measured.
@@ -30,12 +30,11 @@ class WindowTally:
 
     @property
     def made(self) -> pa.Schema:
-        """The schema of that.
+        """Schema of the result.
 
-        A row for some rows of a window, of which a window has several: ``episode, window_us``, the least arrival as
-        ``at_us``, how many there are of each kind, and of each error its sum and how many were summed.  And one,
-        without an episode, for tentative tuples that stood for ``stood_us`` although they were wrong: how many, as
-        ``stood``.
+        A row counts some rows of one window; a window may have several.  Columns: ``episode, window_us``, the least
+        arrival as ``at_us``, the count of each kind, and for each error its sum and count.  One more row, without an
+        episode, counts as ``stood`` the tentative tuples that stood for ``stood_us`` although they were wrong.
         """
         errors = [
             (f"{what} {name}", type_)
@@ -51,35 +50,39 @@ class WindowTally:
             if len(batch):
                 for columns in (self._windows(batch), _stood(batch)):
                     count = len(next(iter(columns.values())))
-                    arrays = [columns.get(one.name, pa.nulls(count, one.type)) for one in made]
+                    arrays = [columns.get(field.name, pa.nulls(count, field.type)) for field in made]
                     yield pa.RecordBatch.from_arrays(arrays, schema=made)
 
     def _windows(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
-        """A row for each run of rows of one window."""
+        """Returns a row for each run of rows of one window."""
         episode, window = (np.asarray(batch.column(name)) for name in ("episode", "window_us"))
         begins = np.flatnonzero(np.append(True, (np.diff(episode) != 0) | (np.diff(window) != 0)))
-        given, stood, right = (
+        tentative, stood, right = (
             _given(batch),
             np.asarray(batch.column("true").is_valid()),
             np.asarray(batch.column("right")),
         )
-        at = np.minimum.reduceat(np.where(given, _numbers(batch.column("arrived_us")), _MOST), begins)
-        kinds = zip(_SUMS, (given, stood, given & stood, right))
-        found = {
+        at = np.minimum.reduceat(np.where(tentative, _numbers(batch.column("arrived_us")), _MOST), begins)
+        kinds = zip(_SUMS, (tentative, stood, tentative & stood, right))
+        columns = {
             "episode": pa.array(episode[begins]),
             "window_us": pa.array(window[begins]),
             "at_us": pa.array(at, mask=at == _MOST),
             **{name: pa.array(np.add.reduceat(which, begins, dtype=np.int64)) for name, which in kinds},
         }
         for name in self.errors:
-            one, other = (batch.column(side).field(name) for side in ("tentative", "true"))
+            tentative_side, true_side = (batch.column(side).field(name) for side in ("tentative", "true"))
             known, off = np.zeros(len(batch), bool), np.zeros(len(batch))
-            if pa.types.is_integer(one.type) or pa.types.is_floating(one.type):  # else it was received as another type
-                known = given & stood & np.asarray(one.is_valid()) & np.asarray(other.is_valid())
-                off = np.where(known, _relative(*(_numbers(side).astype(np.float64) for side in (one, other))), 0.0)
-            found[f"sum {name}"] = pa.array(np.add.reduceat(off, begins))
-            found[f"count {name}"] = pa.array(np.add.reduceat(known, begins, dtype=np.int64))
-        return found
+            if pa.types.is_integer(tentative_side.type) or pa.types.is_floating(
+                tentative_side.type
+            ):  # else received as another type
+                known = tentative & stood & np.asarray(tentative_side.is_valid()) & np.asarray(true_side.is_valid())
+                off = np.where(
+                    known, _relative(*(_numbers(side).astype(np.float64) for side in (tentative_side, true_side))), 0.0
+                )
+            columns[f"sum {name}"] = pa.array(np.add.reduceat(off, begins))
+            columns[f"count {name}"] = pa.array(np.add.reduceat(known, begins, dtype=np.int64))
+        return columns
 
 
 def _stood(batch: pa.RecordBatch) -> dict[str, pa.Array]:
@@ -90,16 +93,16 @@ def _stood(batch: pa.RecordBatch) -> dict[str, pa.Array]:
 
 
 def _given(batch: pa.RecordBatch) -> AnyArray:
-    found: AnyArray = np.asarray(batch.column("arrived_us").is_valid())
-    return found
+    present: AnyArray = np.asarray(batch.column("arrived_us").is_valid())
+    return present
 
 
 def _numbers(column: pa.Array) -> Any:
     return np.asarray(column.fill_null(0))
 
 
-def _relative(one: Any, other: Any) -> Any:
-    """How far off a value is, as a share of the true one; where that is 0, 0 or 1."""
+def _relative(values: Any, truth: Any) -> Any:
+    """Returns the relative error of a value; where the true value is 0, 0 or 1."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        off = np.abs(one - other)
-        return np.where(other == 0, np.where(off == 0, 0.0, 1.0), off / np.abs(other))
+        off = np.abs(values - truth)
+        return np.where(truth == 0, np.where(off == 0, 0.0, 1.0), off / np.abs(truth))

@@ -1,4 +1,4 @@
-"""How wrong the tentative tuples of one output were at one client, and how long they stood."""
+"""Judges the tentative tuples of one output at one client: how wrong they were, and how long they stood."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _WORST: Final = 5
 def judge_tentative(
     scene: Scene, output: StreamId, tables: Tables, keep: Keep, right: Callable[[], bool], meanwhile: Meanwhile
 ) -> tuple[Tentative, Accuracy | None]:
-    """The counts, without what the model expects, and the accuracy where anything was tentative.
+    """Returns the counts, without the model's prediction, and the accuracy if anything was tentative.
 
     Args:
-      right: is all right that was received as stable?  Waits until that is known.
-      meanwhile: computes one thing beside another.
+      right: waits until it is known whether all stable tuples are right, and returns it.
+      meanwhile: runs a function in parallel.
     """
     corrections = tables.corrections
     total = corrections["tentative"] or 0
@@ -55,7 +55,7 @@ def judge_tentative(
     row = accuracy.overall(tallies, how).first()
     assert row is not None
     worst, shown = _windows(keep("accuracy", accuracy.windows(tallies, how)), how, meanwhile)
-    found = Tentative(
+    tentative = Tentative(
         count=total,
         right=row["right_count"],
         wrong=total - row["right_count"],
@@ -73,21 +73,21 @@ def judge_tentative(
         worst=[_window(r, how, scene.begun_us) for r in worst],
         windows=[_window(r, how, scene.begun_us) for r in shown if r["at_us"] is not None],
     )
-    return found, accurate
+    return tentative, accurate
 
 
 def _known(scene: Scene, output: StreamId) -> int | None:
-    """0 where the logs and the query tell which tuples are impossible."""
+    """Returns 0 if the logs and the query tell which tuples are impossible, else None."""
     return 0 if output in scene.keys_from_logs and scene.known_us[output] >= END_OF_TIME else None
 
 
 def _impossible(scene: Scene, output: StreamId, tables: Tables, met: DataFrame, how: Measured) -> int | None:
-    """How many tentative tuples have a time and key that no true tuple has."""
+    """Counts tentative tuples with a time and key that no true tuple has."""
     from pyspark.sql import functions as F
 
     if _known(scene, output) is None:
         return None
-    key = Schema(tuple(one for one in tables.schema if one.name in how.key))
+    key = Schema(tuple(attribute for attribute in tables.schema if attribute.name in how.key))
     time, width = F.col("time_us"), how.window_us
     window = time - F.pmod(time, F.lit(width)) if width else time
     true = tables.truth.select("partition", window.alias("window_us"), content("tuple", key).alias("content"))
@@ -97,7 +97,7 @@ def _impossible(scene: Scene, output: StreamId, tables: Tables, met: DataFrame, 
 
 
 def _windows(by_window: DataFrame, how: Measured, meanwhile: Meanwhile) -> tuple[list[Row], list[Row]]:
-    """The worst windows by the first measure, and those that are drawn, in order."""
+    """Returns the worst windows by the first measure, and the windows to be drawn, in order."""
     from pyspark.sql import functions as F
 
     shown = by_window.orderBy("at_us", "window_us").limit(_WINDOWS + 1).collect()
@@ -111,17 +111,17 @@ def _windows(by_window: DataFrame, how: Measured, meanwhile: Meanwhile) -> tuple
 
 
 def _merged(by_window: DataFrame, how: Measured) -> list[Row]:
-    """Windows over time where there are too many: neighbours by their mean."""
+    """Merges neighbouring windows into their mean where there are too many."""
     from pyspark.sql import functions as F
 
-    seen = by_window.where(F.col("at_us").isNotNull())
-    span = seen.agg(F.min("at_us").alias("first"), F.max("at_us").alias("last")).first()
+    arrived = by_window.where(F.col("at_us").isNotNull())
+    span = arrived.agg(F.min("at_us").alias("first"), F.max("at_us").alias("last")).first()
     assert span is not None
     width = (span["last"] - span["first"]) // _WINDOWS + 1
     means = [F.avg(f"`{name}`").alias(name) for name in how.names]
     counts = [F.sum(name).cast("long").alias(name) for name in ("tentative", "truth")]
     return (
-        seen.groupBy(F.floor((F.col("at_us") - span["first"]) / width).alias("_part"))
+        arrived.groupBy(F.floor((F.col("at_us") - span["first"]) / width).alias("_part"))
         .agg(F.min("window_us").alias("window_us"), F.min("at_us").alias("at_us"), *counts, *means)
         .orderBy("at_us")
         .collect()

@@ -1,1 +1,1 @@
-"""The proof of a run while it goes on, one range of tuple time after the other: docs/internals/proof.md."""
+"""Proves a run while it goes on, one range of tuple time after the other: docs/internals/proof.md."""

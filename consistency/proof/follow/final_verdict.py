@@ -1,4 +1,4 @@
-"""The verdict on a run that is over and was proved in ranges: as on one that is proved at once."""
+"""The verdict on a finished run that was proved in ranges; the same as on a run that is proved at once."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from spe.stream.times import BEFORE_TIME
 
 
 def judge_the_end(run: Run, state: State, known_us: Mapping[StreamId, int]) -> None:
-    """Notes the verdicts; what is wrong with the sources' inputs; and that the run is over.
+    """Notes the verdicts, the flaws of the sources' inputs, and that the run is over.
 
     Args:
-      known_us: how far the sources' logs tell the truth of each output.
+      known_us: tuple time up to which the sources' logs tell the truth of each output.
     """
     since_us = state.judged_at_us
     failed = something_failed(e for e in run.events if since_us is None or e["t"] >= since_us)
@@ -29,9 +29,9 @@ def judge_the_end(run: Run, state: State, known_us: Mapping[StreamId, int]) -> N
             tracks = [state.channels[client][str(c)].track for c in run.channels(StreamId(output))]
             now = Circumstances(
                 known_us=known_us[StreamId(output)],
-                received_us=min(one.frontier_us for one in tracks),
-                reached_us=max(one.frontier_us for one in tracks),
-                failed=failed or any(one.tentative for one in tracks),
+                received_us=min(track.frontier_us for track in tracks),
+                reached_us=max(track.frontier_us for track in tracks),
+                failed=failed or any(track.tentative for track in tracks),
                 cause=cause,
             )
             verdict, reasons = decide(tally.counts, to_come=tally.to_come, now=now)
@@ -40,11 +40,11 @@ def judge_the_end(run: Run, state: State, known_us: Mapping[StreamId, int]) -> N
                 verdict = Verdict.INCONSISTENT
             tally.verdict, tally.reasons = verdict, reasons
             if verdict is Verdict.INCONSISTENT and not tally.findings:
-                tally.is_wrong(now.known_us)  # the end of a log is gone
+                tally.is_wrong(now.known_us)  # the end of a log is lost
     for stream, source in run.reading.sources.items():
         name = StreamId(stream)
-        found = unaccounted(run, name, source, last_state(run, name), ended_us(run.events))
-        found = [*run.signature_flaws(name), *found]
-        if found:
-            state.flaws.setdefault(stream, (found[0], BEFORE_TIME))
+        input_flaws = unaccounted(run, name, source, last_state(run, name), ended_us(run.events))
+        input_flaws = [*run.signature_flaws(name), *input_flaws]
+        if input_flaws:
+            state.flaws.setdefault(stream, (input_flaws[0], BEFORE_TIME))
     state.over = True

@@ -1,4 +1,4 @@
-"""Proves a run while it goes on: a step for each range, and what one leaves to the next."""
+"""Proves a run while it goes on: one step for each range, with the state that a step leaves to the next."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ _WHOLE: Final = "_SUCCESS"
 
 
 class Following:
-    """The proof of one run, from where an earlier one stopped.
+    """The proof of one run; continues where an earlier process stopped.
 
     Args:
-      path: of the directory.
-      every_us: the least tuple time of a step while the run goes on; it is no less than what each step reads again.
+      path: the directory of the run.
+      every_us: the least tuple time of a step while the run goes on; at least what each step reads again.
 
     Raises:
       SpeError: the run cannot be judged, or not in ranges; the state of its proof is damaged.
@@ -62,7 +62,7 @@ class Following:
         self.state = load_state(path / FOLDER, plan.fingerprint, self._origins())
         self._version = ""
         self.waits_for = ""
-        #: What was left of the logs as the proof began, where something was deleted.
+        #: The logs as they were when the proof began, if a part had been deleted.
         self._kept_logs: KeptLogs | None = None
         self._release()
 
@@ -70,32 +70,32 @@ class Following:
         return {str(s): read_identity(self.run.storage, source_folder(s)) for s in self.run.plan.sources}
 
     def check(self, *, quick: bool = False) -> None:
-        """Is everything that earlier steps read as it was?
+        """Checks that everything that earlier steps read is unchanged.
 
         Args:
-          quick: only what was written since is read.
+          quick: read only segments that were written since.
 
         Raises:
-          Altered: it is not; a sentence for each log.
+          Altered: it was changed; a sentence for each log.
         """
         state, run = self.state, self.run
-        prefixes = [(run.source_path(StreamId(s)), one.prefix) for s, one in state.logs.items()]
+        prefixes = [(run.source_path(StreamId(s)), log.prefix) for s, log in state.logs.items()]
         for name, channel in run.recordings():
             known = state.channels.get(name, {}).get(str(channel), ChannelProgress())
             prefixes.append((run.recording_path(name, channel), known.prefix))
-        found = [text for folder, prefix in prefixes if (text := prefix.differs(folder, quick=quick))]
-        if found:
-            raise Altered("\n".join(found))
+        changes = [text for folder, prefix in prefixes if (text := prefix.differs(folder, quick=quick))]
+        if changes:
+            raise Altered("\n".join(changes))
 
     def step(self, spark: SparkSession, tell: Callable[[str], None]) -> FollowedStep | None:
-        """Proves the next range; None: there is none yet.
+        """Proves the next range; returns None if there is none yet.
 
         Args:
           spark: its settings are changed.
-          tell: is told what is proved.
+          tell: receives the name of the range before the work begins.
 
         Raises:
-          Altered: what earlier steps read is not as it was.
+          Altered: something that earlier steps read was changed.
           LogCut: something that is needed was deleted.
           SpeError: a log or a recording cannot be used.
         """
@@ -103,7 +103,7 @@ class Following:
         self.run = Run.open(self._path)
         going_on = self.run.going_on
         if not going_on:
-            self.run = Run.open(self._path)  # with all that was noted until it ended
+            self.run = Run.open(self._path)  # with everything noted until it ended
         if not self._begin(over=not going_on):
             return None
         next_ = self._next_range(over=not going_on)
@@ -118,23 +118,23 @@ class Following:
             return self._prove(spark, next_, began)
 
     def _begin(self, *, over: bool) -> bool:
-        """Before the first step: where the beginning of a log was deleted, finds what can still be proved.
+        """Before the first step: if the beginning of a log was deleted, finds what can still be proved.
 
-        False: logs or recordings do not go that far yet.
+        Returns False while logs or recordings do not go that far.
         """
         if self.state.steps:
             return True
-        kept = KeptLogs.of(self.run)
-        if kept.whole or kept == self._kept_logs:
+        logs = KeptLogs.of(self.run)
+        if logs.whole or logs == self._kept_logs:
             return True
         anew = State(fingerprint=self.state.fingerprint, origins=self.state.origins)
-        found = beginning(self.run, anew, kept, self.lookback_us)
-        if isinstance(found, NotYet):
+        start = beginning(self.run, anew, logs, self.lookback_us)
+        if isinstance(start, NotYet):
             if over:
-                raise LogCut(f"{kept.told(self.run)}. Of what is left nothing can be proved: {found.waits_for}")
-            self.waits_for = found.waits_for
+                raise LogCut(f"{logs.told(self.run)}. Of what is left nothing can be proved: {start.waits_for}")
+            self.waits_for = start.waits_for
             return False
-        self.state, self._kept_logs = found, kept
+        self.state, self._kept_logs = start, logs
         self._release()
         return True
 
@@ -152,16 +152,16 @@ class Following:
     def _prove(self, spark: SparkSession, next_: Range, began: float) -> FollowedStep:
         until_us, state = next_.until_us, self.state.model_copy(deep=True)
         last = until_us >= END_OF_TIME
-        logs = {s: one.taken(until_us, self.lookback_us[s]) for s, one in next_.logs.items()}
+        logs = {s: log.taken(until_us, self.lookback_us[s]) for s, log in next_.logs.items()}
         channels = {key: [c.taken(until_us, all_=last) for c in each] for key, each in next_.channels.items()}
-        read_bytes = sum(one.bytes for one in logs.values())
+        read_bytes = sum(log.bytes for log in logs.values())
         suit(spark, read_bytes)
         self._check_stamps(state, logs)
         network = self._network(spark, next_, logs)
         truth, received, flaws = self._judge(spark, state, network, next_, channels)
         for (client, output), each in channels.items():
             own = state.channels.setdefault(client, {})
-            own |= {str(c): one.known for c, one in zip(self.run.channels(output), each)}
+            own |= {str(c): log.known for c, log in zip(self.run.channels(output), each)}
         if state.first_us is None and next_.first_us < END_OF_TIME:
             state.first_us = next_.first_us
         if last:
@@ -186,10 +186,10 @@ class Following:
         return step
 
     def _check_stamps(self, state: State, logs: Mapping[StreamId, LogTaken]) -> None:
-        """Notes what the logs' new records are, and whether their times are right (rule S1)."""
-        for stream, one in logs.items():
+        """Notes the position in each log, and whether the times of its new records are right (rule S1)."""
+        for stream, log in logs.items():
             known = state.logs.get(str(stream), LogProgress())
-            state.logs[str(stream)], flaws = with_times(self.run, stream, known, one)
+            state.logs[str(stream)], flaws = with_times(self.run, stream, known, log)
             if flaws:
                 state.flaws.setdefault(str(stream), (flaws[0], known.bound_us))
 
@@ -200,9 +200,9 @@ class Following:
         part = TimeRange(
             since_us=self.state.proved_us,
             until_us=next_.until_us,
-            frontier={s: one.known.bound_us if last else next_.until_us for s, one in logs.items()},
+            frontier={s: log.known.bound_us if last else next_.until_us for s, log in logs.items()},
             lookback_us=self.lookback_us,
-            read={s: one.read for s, one in logs.items()},
+            read={s: log.read for s, log in logs.items()},
             kept=self._kept(spark),
         )
         return TruthNetwork(spark, self.run, part=part)
@@ -215,7 +215,7 @@ class Following:
         next_: Range,
         channels: Mapping[Reading, Sequence[ChannelTaken]],
     ) -> tuple[int, int, int]:
-        """Every output at every client; gives true, received and wrong tuples, all together."""
+        """Judges every output at every client; returns counts of true, received and wrong tuples in total."""
         from consistency.proof.follow.step import ClientPortion, judge, truth_of
 
         begun, totals = begun_us(self.run.events), [0, 0, 0]
@@ -236,41 +236,41 @@ class Following:
                 is_source=output in self.run.plan.sources,
                 begun_us=begun,
             )
-            found = judge(spark, self.run, network, frame, asked)
+            findings = judge(spark, self.run, network, frame, asked)
             tally = state.tallies.setdefault(client, {}).setdefault(str(output), Tally())
             tally.truth += sum(counts)
-            tally.to_come = found.to_come
-            if found.mistyped and not tally.mistyped:
-                tally.mistyped = list(found.mistyped)
+            tally.to_come = findings.to_come
+            if findings.mistyped and not tally.mistyped:
+                tally.mistyped = list(findings.mistyped)
                 tally.is_wrong(self.state.proved_us)
-            for flaw, (count, offenders, first_us) in found.flaws.items():
+            for flaw, (count, offenders, first_us) in findings.flaws.items():
                 tally.add(flaw, count, offenders, first_us)
-            by_elements = [(p, w) for p, one in enumerate(taken) for w in one.wrong]
+            by_elements = [(p, w) for p, portion in enumerate(taken) for w in portion.wrong]
             if next_.until_us >= END_OF_TIME:
-                by_elements += [(p, w) for p, one in enumerate(taken) for w in one.known.track.ended()]
+                by_elements += [(p, w) for p, portion in enumerate(taken) for w in portion.known.track.ended()]
             for partition, wrong in by_elements:
                 tally.add(wrong.flaw, wrong.tuples, [wrong.offender(partition, begun)], wrong.time_us)
-            wrongs = sum(n for n, _, _ in found.flaws.values()) + sum(w.tuples for _, w in by_elements)
-            totals = [a + b for a, b in zip(totals, (sum(counts), found.received, wrongs))]
+            wrongs = sum(n for n, _, _ in findings.flaws.values()) + sum(w.tuples for _, w in by_elements)
+            totals = [a + b for a, b in zip(totals, (sum(counts), findings.received, wrongs))]
         for output, (_, counts) in truths.items():
             state.places[str(output)] = [a + b for a, b in zip(places[output], counts)]
         return totals[0], totals[1], totals[2]
 
     def _kept(self, spark: SparkSession) -> dict[StreamId, DataFrame]:
-        """The rows of open windows that the last step left.  Raises SpeError where some are gone."""
+        """Returns the rows of open windows that the last step left.  Raises SpeError if some are missing."""
         if not self.state.kept:
             return {}
         folder = self._path / FOLDER / self.state.kept
-        found = sorted(folder.glob("*.parquet"))
-        if not found or not all((p / _WHOLE).is_file() for p in found):  # without them a right run would look wrong
+        folders = sorted(folder.glob("*.parquet"))
+        if not folders or not all((p / _WHOLE).is_file() for p in folders):  # without them a right run would look wrong
             raise SpeError(
                 f"{folder} is not whole, and the proof goes on from it; remove {self._path / FOLDER} to prove the run "
                 "from its beginning"
             )
-        return {StreamId(p.stem): spark.read.parquet(str(p)) for p in found}
+        return {StreamId(p.stem): spark.read.parquet(str(p)) for p in folders}
 
     def _keep(self, network: TruthNetwork, number: int) -> str:
-        """Writes those that the next step needs; gives the name of their folder."""
+        """Writes the rows that the next step needs; returns the name of their folder."""
         if not network.open:
             return ""
         name = f"open-{number}"
@@ -281,7 +281,7 @@ class Following:
         return name
 
     def _save(self, state: State) -> None:
-        """From now on a restart continues behind this step."""
+        """Saves the state: a restart continues behind this step."""
         save_text(self._path / FOLDER / FILE, state.model_dump_json(indent=1) + "\n")
         self.state = state
         for folder in (self._path / FOLDER).glob("open-*"):
@@ -291,7 +291,7 @@ class Following:
         self.write()
 
     def _release(self) -> None:
-        """Says what of the logs the proof needs no more; nothing more once something is wrong: it is the evidence."""
+        """Releases the part of the logs that the proof no longer needs; nothing after a flaw: it is the evidence."""
         state = self.state
         if state.wrong_us is not None:
             return
@@ -300,15 +300,15 @@ class Following:
         for name, channel in self.run.recordings():
             known = state.channels.get(name, {}).get(str(channel), ChannelProgress())
             clients.setdefault(name, {})[str(channel)] = known.start.sequence
-        text = encode_proved({s: (state.origins[s], one.start.sequence) for s, one in sources.items()}, clients)
+        text = encode_proved({s: (state.origins[s], log.start.sequence) for s, log in sources.items()}, clients)
         save_text(self._path / PROVED, text)
 
     def write(self, altered: str = "") -> Followed:
-        """Writes ``follow/follow.json``; gives what it holds.
+        """Writes ``follow/follow.json`` and returns its content.
 
         Args:
-          altered: what earlier steps read and is not as it was.
+          altered: what earlier steps read and has been changed.
         """
-        found = followed(self.run, self.state, self.lookback_us, self.waits_for, altered, self._version)
-        save_text(self._path / RESULT, found.model_dump_json(indent=1) + "\n")
-        return found
+        result = followed(self.run, self.state, self.lookback_us, self.waits_for, altered, self._version)
+        save_text(self._path / RESULT, result.model_dump_json(indent=1) + "\n")
+        return result

@@ -1,14 +1,14 @@
-"""How far before a range of tuple time the input of each stream is needed for what it gives in the range.  Pure.
+"""How much earlier input of each stream is needed for the output in a range of tuple time.  Pure.
 
-With the rows of a stream from ``a − margin`` on, an operator gives everything that it gives from ``a`` on:
+With the rows of a stream from ``a − margin`` on, an operator computes all of its output from ``a`` on:
 
     filter, map, union      0
     top-k of an instant     0
-    window of time          its size; by an attribute: and how far that may lie ahead of tuple time
-    join                    how far back a partner may lie, of a row that is emitted for want of one
+    window of time          its size; by an attribute: plus how far that may lie ahead of tuple time
+    join                    how far back the partner of a row may lie; also of a row emitted without partner
     window of tuples        0, with the rows of the open windows, which are kept (``truth.aggregate``)
 
-A stream that several read is needed by the farthest; along a path margins add up.
+The largest margin of a stream's readers counts; along a path margins add up.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from consistency.proof.recorded.query_file import (
 from spe.errors import SpeError
 from spe.stream.names import StreamId
 
-#: Aggregates that give one of their values.
+#: Aggregates whose result is one of their input values.
 _PICKING: Final = ("min", "max", "first", "last")
 _BOUNDS: Final = ("window_start", "window_end")
 
 
 def lookbacks(reading: Reading, outputs: Mapping[StreamId, tuple[str, ...]]) -> dict[StreamId, int]:
-    """By stream: how many microseconds before a range it is needed, for all outputs in the range.
+    """Returns, by stream, how many microseconds before a range it is needed for all outputs in the range.
 
     Args:
       outputs: the attributes of each stream of the query.
@@ -48,18 +48,18 @@ def lookbacks(reading: Reading, outputs: Mapping[StreamId, tuple[str, ...]]) -> 
       SpeError: no such time is known; names the operator.
     """
     ahead = _Ahead(reading, outputs)
-    found = dict.fromkeys([StreamId(s) for s in (*reading.sources, *reading.operators)], 0)
+    needed_us = dict.fromkeys([StreamId(s) for s in (*reading.sources, *reading.operators)], 0)
     for name in reversed(_in_order(reading.operators)):
         entry = reading.operators[name]
-        needed = found[StreamId(name)] + _margin(name, entry, ahead)
-        for one in entry.inputs:
-            found[StreamId(one)] = max(found[StreamId(one)], needed)
-    return found
+        needed = needed_us[StreamId(name)] + _margin(name, entry, ahead)
+        for input_ in entry.inputs:
+            needed_us[StreamId(input_)] = max(needed_us[StreamId(input_)], needed)
+    return needed_us
 
 
 def _in_order(operators: Mapping[str, OperatorEntry]) -> list[str]:
-    """Operators, each behind what it reads."""
-    above = {name: [one for one in entry.inputs if one in operators] for name, entry in operators.items()}
+    """Sorts operators behind their inputs."""
+    above = {name: [input_ for input_ in entry.inputs if input_ in operators] for name, entry in operators.items()}
     return list(TopologicalSorter(above).static_order())
 
 
@@ -84,10 +84,10 @@ def _of_window(name: str, window: WindowEntry, on: str | None, input_: str, ahea
 
 
 def _of_join(name: str, entry: JoinEntry, ahead: _Ahead) -> int:
-    """Of a pair, the earlier row; of a row without partner, also those that could have been one."""
+    """Returns the margin of a join: the earlier row of a pair; for a row without partner, all possible partners."""
     named = (entry.left_time, entry.right_time)
     if entry.window is not None:
-        each = [one or entry.window.on for one in named]
+        each = [attribute or entry.window.on for attribute in named]
         return max(_of_window(name, entry.window, on, input_, ahead) for on, input_ in zip(each, entry.inputs))
     assert entry.within_us is not None
     lower, upper = entry.within_us
@@ -96,22 +96,22 @@ def _of_join(name: str, entry: JoinEntry, ahead: _Ahead) -> int:
 
 
 def _known(name: str, input_: str, attribute: str, ahead: _Ahead) -> int:
-    """How far an attribute may lie ahead of tuple time."""
-    found = ahead.of(input_).get(attribute)
-    if found is None:
+    """Returns how far an attribute may lie ahead of tuple time."""
+    lead_us = ahead.of(input_).get(attribute)
+    if lead_us is None:
         raise SpeError(
             f"operator {name!r} cannot be proved in ranges: it goes by the time in {attribute!r}, of which it is not "
             "known how far it lies ahead of tuple time; expected the time of a source, or spe report without --follow, "
             "after the run"
         )
-    return max(0, found)
+    return max(0, lead_us)
 
 
 class _Ahead:
-    """By stream and attribute: how many microseconds a time may lie ahead of the tuple's; not of those unknown.
+    """By stream and attribute: how many microseconds a time may lie ahead of the tuple's; unknown ones are left out.
 
-    The time of a source's tuple is its event time or later (rule S1), and each operator gives a tuple the time of the
-    latest that it was made of, or a later one (U5).
+    The time of a source's tuple is its event time or later (rule S1), and each operator gives a tuple the latest time of
+    its inputs, or a later one (U5).
     """
 
     def __init__(self, reading: Reading, attributes: Mapping[StreamId, tuple[str, ...]]) -> None:
@@ -129,18 +129,18 @@ class _Ahead:
             time = self._reading.sources[stream].time
             return {} if time is None else {time: 0}
         entry = self._reading.operators[stream]
-        inputs = [self.of(one) for one in entry.inputs]
+        inputs = [self.of(input_) for input_ in entry.inputs]
         match entry:
             case FilterEntry():
                 return inputs[0]
             case TopKEntry():
                 return {**inputs[0], **({} if entry.window is None else self._bounds(entry.input))}
             case MapEntry():
-                kept = dict(inputs[0]) if entry.keep else {}
-                return kept | _renamed(entry.columns, inputs[0])
+                inherited = dict(inputs[0]) if entry.keep else {}
+                return inherited | _renamed(entry.columns, inputs[0])
             case MergeEntry():
-                shared = reduce(lambda a, b: a & b, (set(one) for one in inputs))
-                return {name: max(one[name] for one in inputs) for name in shared}
+                shared = reduce(lambda a, b: a & b, (set(input_) for input_ in inputs))
+                return {name: max(input_[name] for input_ in inputs) for name in shared}
             case AggregateEntry():
                 picked = {n: c.argument for n, c in entry.calls.items() if c.function in _PICKING and c.argument}
                 bounds = {} if entry.window.count else dict.fromkeys(_BOUNDS, 1)
@@ -150,7 +150,7 @@ class _Ahead:
         return {}
 
     def _bounds(self, input_: str) -> dict[str, int]:
-        """Of the window's attributes that are not the input's own: the tuple's time is the end, less 1 µs."""
+        """Returns the bounds of attributes that the window adds: the tuple's time is the end, less 1 µs."""
         return {name: 1 for name in _BOUNDS if name not in self._attributes[StreamId(input_)]}
 
     def _joined(self, entry: JoinEntry, inputs: list[Mapping[str, int]]) -> dict[str, int]:
@@ -158,5 +158,5 @@ class _Ahead:
 
 
 def _renamed(columns: Mapping[str, str], above: Mapping[str, int]) -> dict[str, int]:
-    """Of columns that are an attribute as it is."""
+    """Returns the columns that are an attribute unchanged, with its bound."""
     return {name: above[text.strip()] for name, text in columns.items() if text.strip() in above}
