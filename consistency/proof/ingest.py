@@ -1,4 +1,4 @@
-"""Raw files of any size as the log of a source: read as a source reads them, part by part, and sorted by Spark."""
+"""Writes raw files of any size as the log of a source: tasks read them in parts, and Spark sorts the rows."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 #: Bytes of a file that one task reads.
 _PART_BYTES: Final = 64 << 20
-#: How many rows were left out, in a row that is none.
+#: Column that counts the malformed rows left out, in a row of nulls.
 _LEFT_OUT: Final = "__left_out"
 
 
 class _Chunk(Protocol):
-    """Rows as a reader gives them: ``columns`` and ``events`` of those that are good, and which are not."""
+    """Rows from a reader: ``columns`` and ``events`` of the good rows, and the malformed ones."""
 
     @property
     def events(self) -> Int64Array | None: ...
@@ -40,7 +40,7 @@ class _Chunk(Protocol):
 
 
 class Files(Protocol):
-    """What a source reads, in parts; pickled for each task."""
+    """The files of a source, in parts; pickled for each task."""
 
     def parts(self, size: int) -> Sequence[Any]: ...
     def part(self, one: Any, /) -> Iterable[_Chunk]: ...
@@ -48,10 +48,10 @@ class Files(Protocol):
 
 @dataclass(frozen=True)
 class Ingested:
-    """What became of the rows of a source's files.
+    """Counts of the rows of a source's files.
 
     Attributes:
-      malformed: rows that the source would not take: they are left out, and counted here.
+      malformed: rows that the source would not take; they are left out.
     """
 
     tuples: int
@@ -59,14 +59,14 @@ class Ingested:
 
 
 def ingest(spark: SparkSession, source: Source, files: Files, root: Path) -> Ingested:
-    """Writes the log of a source from the files that its configuration names, ordered by time, and ended.
+    """Writes the log of a source from the files that its configuration names, sorted by time, and ends it.
 
     Args:
       files: the reader of the source.
 
     Raises:
-      SpeError: it has no event time, a file is not what the configuration says, or a row is malformed where that is to
-        stop the source.
+      SpeError: the source has no event time, a file does not fit the configuration, or a row is malformed and the
+        configuration stops the source then.
     """
     if source.time is None:
         raise SpeError(f"source {source.stream!r} has no time; an order by time needs an attribute that holds it")
@@ -80,7 +80,7 @@ def ingest(spark: SparkSession, source: Source, files: Files, root: Path) -> Ing
 
 
 def _rows(spark: SparkSession, source: Source, files: Files) -> DataFrame:
-    """TIME and the attributes of good rows, and rows of nulls that count the others."""
+    """Returns TIME and the attributes of good rows, and rows of nulls that count the malformed ones."""
     parts = files.parts(_PART_BYTES)
     schema = pa.schema([pa.field(_LEFT_OUT, pa.int64()), pa.field(TIME, pa.int64()), *arrow_fields(source.schema)])
 

@@ -62,9 +62,8 @@ def against_truth(tables: Tables, how: Measured, *, in_order: bool, right: bool)
     tasks = 1 + (tables.true_count + sum(s["tentative"] for s in tables.sums)) // rows
     theirs, long_ = tables.truth.schema["tuple"].dataType, T.LongType()
     assert isinstance(theirs, T.StructType)
-    tuple_ = T.StructType(
-        [T.StructField(attribute.name, attribute.dataType) for attribute in theirs]
-    )  # may be null, all of it
+    fields = [T.StructField(attribute.name, attribute.dataType) for attribute in theirs]
+    tuple_ = T.StructType(fields)  # nullable, as are its fields
     types = (T.IntegerType(), long_, long_, long_, long_, tuple_, tuple_, T.BooleanType())
     made = T.StructType([T.StructField(name, type_) for name, type_ in zip(MET, types, strict=True)])
     type_ = arrow_schema(made).field("true").type

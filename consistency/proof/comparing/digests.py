@@ -98,7 +98,7 @@ class Digester:
         self._texts: tuple[StringDictionary | None, UInt64Array] = (None, np.empty(0, np.uint64))
 
     def blocks(self, place: Int64Array, rows: Rows) -> tuple[Int64Array, Int64Array, Int64Array]:
-        """Returns (block, count, digest) of each run of places in one block, in order; a block may have several runs."""
+        """Returns (block, count, digest) of each run of places in one block, in order; blocks may have several."""
         block = place >> np.int64(BLOCK.bit_length() - 1)
         begins = np.flatnonzero(np.diff(block, prepend=block[0] - 1))
         each = np.bitwise_xor.reduceat(self.rows(place, rows), begins)

@@ -46,7 +46,7 @@ class Stretches:
       begins: index of the first stretch of each partition; at the end the number of stretches.
       undone_sequence: of the undo behind the stretch; the largest number if there is none.
       undone_at_us: arrival of that undo; 0 if there is none.
-      from_id, settled_us: the last tuple that stood before the stretch, and the time up to which stable tuples had come.
+      from_id, settled_us: the last tuple that stood before the stretch, and the time that stable tuples had reached.
       reach_us: the largest time of its tentative tuples; the smallest number if there are none.
     """
 

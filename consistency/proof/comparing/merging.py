@@ -25,7 +25,7 @@ _NOTHING: Final = np.empty(0, np.int64)
 
 
 def edges(segments: Sequence[Sequence[TimedStretch]]) -> list[int]:
-    """Returns times that cut all segments into spans, first and last included; gaps between segments are divided too."""
+    """Returns times that cut all segments into spans, first and last included; gaps are divided too."""
     every = [stretch for each in segments for stretch in each]
     begins = sorted(stretch.least_us for stretch in every)[:: len(segments)]
     wide = [*begins, max((stretch.most_us for stretch in every), default=-1) + 1]

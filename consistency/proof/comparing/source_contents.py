@@ -181,7 +181,7 @@ def _micros(moment: datetime) -> int:
 
 
 def _in_micros(numbers: Any, unit: str, known: BoolArray) -> tuple[Any, BoolArray]:
-    """Returns numbers since the epoch as timestamps, null where too large; and which were known and are not too large."""
+    """Returns numbers since the epoch as timestamps, null where too large; and which are known and not too large."""
     multiply, divide = _UNITS[unit]
     values = np.asarray(numbers.cast(pa.int64()).fill_null(0))
     fits = np.abs(values) < (1 << 62) // multiply

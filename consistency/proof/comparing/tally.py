@@ -71,15 +71,11 @@ class WindowTally:
             **{name: pa.array(np.add.reduceat(which, begins, dtype=np.int64)) for name, which in kinds},
         }
         for name in self.errors:
-            tentative_side, true_side = (batch.column(side).field(name) for side in ("tentative", "true"))
+            ours, theirs = (batch.column(side).field(name) for side in ("tentative", "true"))
             known, off = np.zeros(len(batch), bool), np.zeros(len(batch))
-            if pa.types.is_integer(tentative_side.type) or pa.types.is_floating(
-                tentative_side.type
-            ):  # else received as another type
-                known = tentative & stood & np.asarray(tentative_side.is_valid()) & np.asarray(true_side.is_valid())
-                off = np.where(
-                    known, _relative(*(_numbers(side).astype(np.float64) for side in (tentative_side, true_side))), 0.0
-                )
+            if pa.types.is_integer(ours.type) or pa.types.is_floating(ours.type):  # else received as another type
+                known = tentative & stood & np.asarray(ours.is_valid()) & np.asarray(theirs.is_valid())
+                off = np.where(known, _relative(*(_numbers(side).astype(np.float64) for side in (ours, theirs))), 0.0)
             columns[f"sum {name}"] = pa.array(np.add.reduceat(off, begins))
             columns[f"count {name}"] = pa.array(np.add.reduceat(known, begins, dtype=np.int64))
         return columns

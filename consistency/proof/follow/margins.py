@@ -110,8 +110,8 @@ def _known(name: str, input_: str, attribute: str, ahead: _Ahead) -> int:
 class _Ahead:
     """By stream and attribute: how many microseconds a time may lie ahead of the tuple's; unknown ones are left out.
 
-    The time of a source's tuple is its event time or later (rule S1), and each operator gives a tuple the latest time of
-    its inputs, or a later one (U5).
+    S1: the time of a source's tuple is its event time or later.  U5: an operator gives a tuple the latest time of its
+    inputs, or a later one.
     """
 
     def __init__(self, reading: Reading, attributes: Mapping[StreamId, tuple[str, ...]]) -> None:

@@ -1,6 +1,6 @@
-"""Source logs and recordings, read on from where a step ended: how far they go, and what a step reads of them.
+"""Readers of source logs and recordings that continue where a step ended, and the portion that each step takes.
 
-Only what an element says of itself is looked at here: times, ids, boundaries.  Spark reads the values.
+Only the times, ids and boundaries of elements are read here.  Spark reads the values.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from spe.stream.times import BEFORE_TIME
 
 
 class RecordPlace(BaseModel):
-    """Where a record begins, or the next one will."""
+    """Position at which a record begins, or the next one will."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     sequence: int = 1
@@ -36,15 +36,15 @@ class RecordPlace(BaseModel):
 
 
 class LogProgress(BaseModel):
-    """What is known of a source's log.
+    """Position of the proof in a source's log.
 
     Attributes:
-      start: rows that are still needed lie from here on.
+      start: first record with rows that are still needed.
       done: everything before was read.
       start_id, last_id: of the last tuple before each of these.
-      bound_us: no tuple from ``done`` on has a smaller time.
+      bound_us: lower bound of the times of tuples from ``done`` on.
       peak_us, promise_us: for the times by rule S1 (``consistency.proof.recorded.stamps``).
-      prefix: digests of what was read.
+      prefix: digests of the part read.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -59,7 +59,7 @@ class LogProgress(BaseModel):
 
 
 class ChannelProgress(BaseModel):
-    """What is known of the recording of a channel; as :class:`LogProgress`."""
+    """Position of the proof in the recording of a channel; as :class:`LogProgress`."""
 
     model_config = ConfigDict(extra="forbid")
     start: RecordPlace = RecordPlace()
@@ -69,7 +69,7 @@ class ChannelProgress(BaseModel):
 
 
 class _Head(NamedTuple):
-    """A record: where it and the next one begin, the times of its tuples, and what is known behind it."""
+    """A record: its place and the next one's, the times of its tuples, and the tuple time reached behind it."""
 
     at: RecordPlace
     next: RecordPlace
@@ -81,14 +81,14 @@ class _Head(NamedTuple):
 
 
 class _Reader(ABC):
-    """The records of one log from ``start`` on, one after the other."""
+    """Reads the records of one log from ``start`` on, in order."""
 
     def __init__(self, table: Table, partition: int, start: RecordPlace, done: RecordPlace) -> None:
         self.table = table
         self.partition = partition
         self.folder = Path(table.folders[partition])
         self.heads: list[_Head] = []
-        #: Bytes of records that were not read before.
+        #: Bytes of records that no earlier step read.
         self.new_bytes = 0
         self._done = done
         self._pool = StringPool()
@@ -96,14 +96,14 @@ class _Reader(ABC):
         self._next: _Head | None = None
 
     def _behind(self, start: RecordPlace) -> Iterator[Record]:
-        for one in between(self.table, self.partition, start, None):
-            yield from scan_stretch(self.folder, one)
+        for stretch in between(self.table, self.partition, start, None):
+            yield from scan_stretch(self.folder, stretch)
 
     @abstractmethod
     def _head(self, record: Record) -> _Head: ...
 
     def again(self) -> None:
-        """Reads the records between ``start`` and ``done``, which an earlier step read too."""
+        """Reads the records between ``start`` and ``done`` again, which an earlier step read."""
         while (self.heads[-1].next if self.heads else None) != self._done and self._upto_done():
             pass
 
@@ -118,7 +118,7 @@ class _Reader(ABC):
         return True
 
     def pull(self) -> bool:
-        """Reads one more record; False: there is none yet."""
+        """Reads one more record; returns False if there is none yet."""
         if self._next is None:
             record = next(self._records, None)
             if record is None:
@@ -130,7 +130,7 @@ class _Reader(ABC):
         return True
 
     def new(self) -> list[_Head]:
-        """Those that no earlier step read."""
+        """Returns the records that no earlier step read."""
         return [h for h in self.heads if h.at.sequence >= self._done.sequence]
 
     def _place(self, record: Record) -> tuple[RecordPlace, RecordPlace]:
@@ -140,16 +140,16 @@ class _Reader(ABC):
         return at, RecordPlace(sequence=sequence + 1, segment=segment, offset=end)
 
     def ends(self, heads: list[_Head]) -> list[tuple[str, int, int]]:
-        """(file, bytes, tuple time) of each segment of some records, for their digests."""
+        """Returns (file, bytes, tuple time) of each segment of some records, for their digests."""
         names = {s.segment.first: s.segment.name for s in stretches(self.table, self.partition, None)}
-        found: dict[int, tuple[int, int]] = {}
+        last: dict[int, tuple[int, int]] = {}
         for head in heads:
-            found[head.at.segment] = head.next.offset, head.reach_us
-        return [(names[first], *found[first]) for first in sorted(found)]
+            last[head.at.segment] = head.next.offset, head.reach_us
+        return [(names[first], *last[first]) for first in sorted(last)]
 
 
 class LogOfSource(_Reader):
-    """Of a source's log."""
+    """Reads a source's log."""
 
     def __init__(self, table: Table, known: LogProgress) -> None:
         super().__init__(table, 0, known.start, known.done)
@@ -160,7 +160,7 @@ class LogOfSource(_Reader):
 
     @property
     def bound_us(self) -> int:
-        """How far the log tells the truth as far as it was read."""
+        """Tuple time up to which the part read tells the truth."""
         return max(self.known.bound_us, self.heads[-1].reach_us if self.heads else BEFORE_TIME)
 
     def _head(self, record: Record) -> _Head:
@@ -176,13 +176,13 @@ class LogOfSource(_Reader):
         return _Head(at, behind, first, last, self._bound_us, state.last_id)
 
     def taken(self, until_us: int, lookback_us: int) -> LogTaken:
-        """What a step up to ``until_us`` takes.
+        """Returns the portion of a step up to ``until_us``.
 
         Args:
-          lookback_us: what later steps need of the time before their ranges.
+          lookback_us: time before their ranges that later steps need.
 
         Raises:
-          SpeError: what was read before was altered.
+          SpeError: a part read before was altered.
         """
         known, new = self.known, []
         if known.bound_us < until_us:
@@ -196,7 +196,7 @@ class LogOfSource(_Reader):
         needed = next((n for n, h in enumerate(heads) if h.last_us is not None and h.last_us >= least_us), len(heads))
         start = heads[needed].at if needed < len(heads) else done
         start_id = heads[needed - 1].last_id if needed else known.start_id
-        found = known.model_copy(
+        progress = known.model_copy(
             update={
                 "start": start,
                 "done": done,
@@ -207,7 +207,7 @@ class LogOfSource(_Reader):
             }
         )
         return LogTaken(
-            found,
+            progress,
             between(self.table, 0, known.start, done),
             between(self.table, 0, known.done, done),
             sum(h.next.offset - h.at.offset for h in new),
@@ -216,7 +216,7 @@ class LogOfSource(_Reader):
 
 
 class RecordingOfChannel(_Reader):
-    """Of the recording of a channel."""
+    """Reads the recording of a channel."""
 
     def __init__(self, table: Table, partition: int, known: ChannelProgress, *, sorted_: bool) -> None:
         super().__init__(table, partition, known.start, known.done)
@@ -227,11 +227,11 @@ class RecordingOfChannel(_Reader):
 
     @property
     def frontier_us(self) -> int:
-        """How far the client has the channel for final, as far as it was read."""
+        """Tuple time up to which the part read is final at the client."""
         return max(self.known.track.frontier_us, self.heads[-1].reach_us if self.heads else BEFORE_TIME)
 
     def read_until(self, until_us: int) -> None:
-        """Reads until the client has everything before ``until_us`` for final, or as far as there is something."""
+        """Reads until everything before ``until_us`` is final at the client, or to the end of the recording."""
         while self.frontier_us < until_us and self.pull():
             pass
 
@@ -257,13 +257,13 @@ class RecordingOfChannel(_Reader):
         return _Head(at, behind, first, last, self._reach_us, 0, heard)
 
     def taken(self, until_us: int, *, all_: bool = False) -> ChannelTaken:
-        """What is known after a step up to ``until_us``, and what it reads.
+        """Returns the portion of a step up to ``until_us``, and the position after it.
 
         Args:
-          all_: of a run that is over: everything that was read counts.
+          all_: the run is over: everything that was read counts.
 
         Raises:
-          SpeError: what was read before was altered.
+          SpeError: a part read before was altered.
         """
         known, new = self.known, []
         track, wrong, behind, gap = known.track.model_copy(), list[Wrong](), False, False
@@ -278,23 +278,23 @@ class RecordingOfChannel(_Reader):
                 if track.frontier_us >= until_us and not all_:
                     break
         done = new[-1].next if new else known.done
-        # A tuple from beyond what is final has no place in a stream that is sorted: it is judged at once.
+        # A tuple beyond the final part has no place in a sorted stream: it is judged at once.
         end = track.frontier_us if self._sorted else None
         later = (h for h in self.heads if h.at.sequence < done.sequence and _is_needed(h, until_us, end))
         start = next((h.at for h in later), done)
-        found = ChannelProgress(
+        progress = ChannelProgress(
             start=start, done=done, track=track, prefix=known.prefix.read(self.folder, self.ends(new))
         )
-        return ChannelTaken(found, between(self.table, self.partition, known.start, done), wrong, behind, gap)
+        return ChannelTaken(progress, between(self.table, self.partition, known.start, done), wrong, behind, gap)
 
 
 class LogTaken(NamedTuple):
-    """What a step takes of a source's log.
+    """The portion of a source's log that a step takes.
 
     Attributes:
-      known: afterwards.
-      read: records, also such as an earlier step read; ``new``: of these, the others.
-      bytes, first_us: of the new ones; the smallest time of a tuple.
+      known: position after the step.
+      read: records, including those that an earlier step read; ``new``: without those.
+      bytes, first_us: size and smallest tuple time of the new ones.
     """
 
     known: LogProgress
@@ -305,12 +305,12 @@ class LogTaken(NamedTuple):
 
 
 class ChannelTaken(NamedTuple):
-    """What a step takes of a channel.
+    """The portion of a channel that a step takes.
 
     Attributes:
-      known: afterwards.
-      read: records, also such as an earlier step read.
-      wrong: what is wrong by the elements alone.
+      known: position after the step.
+      read: records, including those that an earlier step read.
+      wrong: flaws that the elements alone show.
       behind: a stable tuple came after a larger one; ``gap``: ids were left out.
     """
 
@@ -322,7 +322,7 @@ class ChannelTaken(NamedTuple):
 
 
 def _is_needed(head: _Head, until_us: int, end_us: int | None) -> bool:
-    """Has a record tuples that a later step judges?"""
+    """Does a record have tuples that a later step judges?"""
     if head.first_us is None or head.last_us is None or head.last_us < until_us:
         return False
     return end_us is None or head.last_us < end_us or until_us <= head.first_us < end_us
@@ -335,18 +335,20 @@ def _range(batch: Batch | None) -> tuple[int | None, int | None]:
 
 
 def between(table: Table, partition: int, start: RecordPlace, end: RecordPlace | None) -> list[Stretch]:
-    """The stretches of a log from one place to another; None: as far as there is something."""
-    found = []
-    for one in stretches(table, partition, start.sequence):
-        if one.segment.first < start.segment or (end is not None and one.first >= end.sequence):
+    """Returns the stretches of a log from one place to another; None: to its end."""
+    parts = []
+    for stretch in stretches(table, partition, start.sequence):
+        if stretch.segment.first < start.segment or (end is not None and stretch.first >= end.sequence):
             continue
-        first, offset = one.first, one.offset
-        if one.segment.first == start.segment:
+        first, offset = stretch.first, stretch.offset
+        if stretch.segment.first == start.segment:
             first, offset = start.sequence, start.offset
-        last = one.last
+        last = stretch.last
         if end is not None:
-            least = [n for n in (last, one.following and one.following - 1) if n is not None]
+            least = [n for n in (last, stretch.following and stretch.following - 1) if n is not None]
             last = min([end.sequence - 1, *least])
         if last is None or last >= first:
-            found.append(Stretch(partition, one.segment, first, offset, last, one.following if end is None else None))
-    return found
+            parts.append(
+                Stretch(partition, stretch.segment, first, offset, last, stretch.following if end is None else None)
+            )
+    return parts

@@ -1,4 +1,4 @@
-"""What the proof of a run says so far: from its state to ``follow.json``.  Pure."""
+"""Turns the state of a proof that goes on into ``follow.json``.  Pure."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _GOES_ON = "the run goes on, or what is left of it was not proved yet"
 def followed(
     run: Run, state: State, lookback_us: Mapping[StreamId, int], waits_for: str, altered: str, spark: str
 ) -> Followed:
-    """The result.
+    """Returns the content of ``follow.json``.
 
     Args:
-      altered: what earlier steps read and is not as it was.
+      altered: what earlier steps read and has been changed.
       spark: its version; "": it was not started.
     """
     outputs = [_output(run, state, c, o, tally) for c, each in state.tallies.items() for o, tally in each.items()]
@@ -66,11 +66,11 @@ def followed(
         sources=[
             FollowedSource(
                 name=name,
-                tuples=one.last_id,
-                until=moment(one.bound_us),
+                tuples=log.last_id,
+                until=moment(log.bound_us),
                 flaws=flawed.get(f"source {name}", []),
             )
-            for name, one in state.logs.items()
+            for name, log in state.logs.items()
         ],
         versions={**run.facts.get("versions", {}), **({"spark": spark} if spark else {})},
         latest=state.latest,
@@ -100,10 +100,10 @@ def _output(run: Run, state: State, client: str, output: str, tally: Tally) -> F
 
 
 def _stream_us(state: State) -> int:
-    """From the first tuple to what was proved; in the end, to the last event time."""
+    """Returns the time from the first tuple to the end of the proved range; in the end, to the last event time."""
     if state.first_us is None:
         return 0
-    ends = [state.proved_us, *(max(one.peak_us, one.promise_us) for one in state.logs.values())]
+    ends = [state.proved_us, *(max(log.peak_us, log.promise_us) for log in state.logs.values())]
     known = [end for end in ends if BEFORE_TIME < end < END_OF_TIME]
     until = state.proved_us if state.proved_us < END_OF_TIME else max(known, default=state.first_us)
     return max(0, until - state.first_us)

@@ -1,4 +1,4 @@
-"""What is kept between two steps: one small file, replaced as a whole; beside it lie rows of open count windows."""
+"""State between two steps: one small file, replaced as a whole, and a folder with rows of open count windows."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from spe.stream.times import BEFORE_TIME
 FOLDER: Final = "follow"
 FILE: Final = "state.json"
 VERSION: Final = 1
-#: Steps that are told of in follow.json.
+#: Number of steps listed in follow.json.
 LATEST: Final = 20
 
 
 class Tally(BaseModel):
-    """One output at one client, over all steps.
+    """Results for one output at one client, over all steps.
 
     Attributes:
-      truth: tuples of a run without failures.
+      truth: number of tuples of a run without failures.
       findings: the first tuples with each flaw, and how many there are.
-      wrong_us: tuple time of the first of all.
-      mistyped: attributes that were received in another type than the truth has, or ids that another client has not.
-      to_come: true tuples beyond what the client has for final, not received.
-      verdict, reasons: in the end.
+      wrong_us: tuple time of the first flaw.
+      mistyped: attributes received in another type than the truth has, or ids that another client does not have.
+      to_come: number of true tuples beyond the client's final output, not received.
+      verdict, reasons: set in the end.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -52,7 +52,7 @@ class Tally(BaseModel):
         self.wrong_us = time_us if self.wrong_us is None else min(self.wrong_us, time_us)
 
     def add(self, flaw: Flaw, count: int, offenders: list[Offender], first_us: int) -> None:
-        """Counts more tuples with a flaw, of which the first has the time ``first_us``."""
+        """Adds tuples with a flaw; ``first_us`` is the time of the first one."""
         known = {f.flaw: f for f in self.findings}
         old = known.get(flaw)
         known[flaw] = FlawCount(
@@ -65,23 +65,23 @@ class Tally(BaseModel):
 
     @property
     def counts(self) -> dict[Flaw, int]:
-        return {one.flaw: one.count for one in self.findings}
+        return {finding.flaw: finding.count for finding in self.findings}
 
 
 class State(BaseModel):
-    """Where the proof of a run stands.
+    """State of the proof of a run.
 
     Attributes:
-      fingerprint, origins: of what is proved: the plan, and the identity of each source's log.
+      fingerprint, origins: the plan, and the identity of each source's log.
       proved_us: everything before was compared, from ``judged_us`` on.
-      judged_us: where the proof began, since what it needs from before was deleted; None: at the first tuple.
-      not_judged: says so.
-      judged_at_us: wall time at which the first client had the time before for final.
+      judged_us: where the proof began because earlier data had been deleted; None: at the first tuple.
+      not_judged: a sentence that says so.
+      judged_at_us: wall time at which the part before ``judged_us`` was final at the first client.
       first_us: time of the first tuple, or where the proof began.
       logs, channels: by source; by client and channel.
-      places: by output, how many tuples each partition has before ``proved_us``.
+      places: by output, number of tuples of each partition before ``proved_us``.
       tallies: by client and output.
-      flaws: by source, what is wrong with its log, and the tuple time up to which it was right.
+      flaws: by source, the flaw of its log, and the tuple time up to which it was right.
       kept: the folder with the rows of open windows; "" where there are none.
       over: the run ended, and all of it was proved.
     """
@@ -108,13 +108,13 @@ class State(BaseModel):
 
     @property
     def wrong_us(self) -> int | None:
-        """Tuple time of the first thing that is wrong; None: nothing is."""
-        found = [t.wrong_us for each in self.tallies.values() for t in each.values() if t.wrong_us is not None]
-        return min([*found, *(time for _, time in self.flaws.values())], default=None)
+        """Tuple time of the first flaw; None: there is none."""
+        times = [t.wrong_us for each in self.tallies.values() for t in each.values() if t.wrong_us is not None]
+        return min([*times, *(time for _, time in self.flaws.values())], default=None)
 
 
 def load_state(folder: Path, fingerprint: str, origins: dict[str, str]) -> State:
-    """The state of a proof, or that at its beginning.
+    """Reads the state of a proof; a new one begins with an empty state.
 
     Raises:
       SpeError: it is damaged, of another version, or of another run.
@@ -122,7 +122,7 @@ def load_state(folder: Path, fingerprint: str, origins: dict[str, str]) -> State
     path = folder / FILE
     anew = f"remove {folder} to prove the run from its beginning"
     try:
-        found = State.model_validate_json(path.read_bytes())
+        state = State.model_validate_json(path.read_bytes())
     except FileNotFoundError:
         return State(fingerprint=fingerprint, origins=origins)
     except OSError as error:
@@ -131,14 +131,14 @@ def load_state(folder: Path, fingerprint: str, origins: dict[str, str]) -> State
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or "the whole"
         raise SpeError(f"{path} is damaged, or of another version: {place}: {first['msg']}; {anew}") from error
-    if (found.fingerprint, found.origins) != (fingerprint, origins):
+    if (state.fingerprint, state.origins) != (fingerprint, origins):
         raise SpeError(f"{path} is of another run than the directory that it lies in; {anew}")
-    return found
+    return state
 
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """No other process proves the run meanwhile.  Raises SpeError where one does."""
+    """Locks the proof against other processes.  Raises SpeError where one holds the lock."""
     path = folder / "lock"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -154,7 +154,7 @@ def alone(folder: Path) -> Iterator[None]:
 
 
 def sync_below(folder: Path) -> None:
-    """What another program wrote into a folder is on the disk when it returns, with its names.  Raises SpeError."""
+    """Syncs a folder that another program wrote, with its names.  Raises SpeError."""
     try:
         for path in folder.iterdir():
             with path.open("rb") as file:
@@ -166,7 +166,7 @@ def sync_below(folder: Path) -> None:
 
 
 def save_text(path: Path, text: str) -> None:
-    """Replaces a file as a whole; on the disk when it returns.  Raises SpeError."""
+    """Replaces a file as a whole and syncs it.  Raises SpeError."""
     aside = path.with_name(f".{path.name}.new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""One step of the proof: the truth of a range of tuple time, by Spark, and what clients received of it."""
+"""One step of the proof: Spark computes the truth of a range of tuple time and compares what clients received."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StepFound:
-    """What a step found of one output at one client.
+    """Results of a step for one output at one client.
 
     Attributes:
-      received: stable tuples of the range.
+      received: number of stable tuples in the range.
       flaws: by flaw: how many tuples have it, the first ones, and the smallest tuple time.
-      to_come: true tuples beyond what the client has for final, not received.
+      to_come: number of true tuples beyond the client's final output, not received.
     """
 
     received: int
@@ -43,15 +43,15 @@ class StepFound:
 
 @dataclass(frozen=True)
 class ClientPortion:
-    """What is to be judged of one output at one client.
+    """The portion of one output at one client that a step judges.
 
     Attributes:
-      known: of each partition, as it was before the step.
-      taken: of each partition.
-      places: tuples of each partition before the range.
-      known_us: how far the logs tell the truth.
+      known: per partition, the position before the step.
+      taken: per partition, the portion.
+      places: per partition, number of tuples before the range.
+      known_us: tuple time up to which the logs tell the truth.
       is_source: it is a source's own stream, whose order is that of arrival.
-      begun_us: wall time from which offenders count.
+      begun_us: wall time from which times of offenders are counted.
     """
 
     client: str
@@ -65,33 +65,33 @@ class ClientPortion:
 
 
 def truth_of(network: TruthNetwork, output: StreamId, places: Sequence[int]) -> tuple[DataFrame, list[int]]:
-    """TRUTH of the range, and how many tuples each partition has in it."""
+    """Returns TRUTH of the range, and the number of tuples per partition."""
     from pyspark.sql import functions as F
 
     from consistency.proof.truth import truth
 
-    found = truth(network, output, lambda _, frame: on_disk(frame_of(frame)))
-    rows = found.rows
+    result = truth(network, output, lambda _, frame: on_disk(frame_of(frame)))
+    rows = result.rows
     if output not in network.plan.sources:
         rows = rows.withColumn("place", F.col("place") + _each(places))
-    return rows, [found.counts.get(p, 0) for p in range(len(places))]
+    return rows, [result.counts.get(p, 0) for p in range(len(places))]
 
 
 def judge(spark: SparkSession, run: Run, network: TruthNetwork, truth: DataFrame, asked: ClientPortion) -> StepFound:
-    """What a client received of an output in the range, against the truth of it."""
+    """Compares what a client received of an output in the range with the truth."""
     from pyspark.sql import DataFrame
     from pyspark.sql import functions as F
 
     from consistency.proof.recorded.recording import changes, summary
 
     assert network.part is not None
-    pieces = [one for taken in asked.taken for one in taken.read]
+    pieces = [stretch for taken in asked.taken for stretch in taken.read]
     records = records_of(on_disk(summary(spark, run, asked.client, asked.output, pieces)))
     everything = ReceivedStream(records, changes(spark, run, asked.client, asked.output, pieces))
     truth, everything, schema, mistyped = settled(truth, everything, run.plan.query.schema_of(asked.output))
     received = _of_the_range(everything.rows, asked, network.part.since_us, network.part.until_us)
     rest = comparison.unplaced(truth, ReceivedStream(records, received), schema)
-    found: list[DataFrame] = []
+    flawed: list[DataFrame] = []
     to_come = 0
     if rest is not None:
         rest = on_disk(rest)
@@ -99,21 +99,21 @@ def judge(spark: SparkSession, run: Run, network: TruthNetwork, truth: DataFrame
         rest = rest.withColumn("unfounded", F.col("received").isNotNull() & (F.col("time_us") >= asked.known_us))
         to_come, wrong, early = comparison.sorted_out(rest)
         if wrong is not None:
-            gapped = [partition for partition, one in enumerate(asked.taken) if one.gap]
+            gapped = [partition for partition, stretch in enumerate(asked.taken) if stretch.gap]
             flaws = comparison.misplaced(wrong, truth, schema, gapped)
-            found.append(_duplicates(flaws, network.part.since_us, asked))
+            flawed.append(_duplicates(flaws, network.part.since_us, asked))
         if early is not None:
-            found.append(comparison.unfounded(early))
+            flawed.append(comparison.unfounded(early))
     parts = elements(records)
-    if any(one.behind for one in asked.taken):
-        passed = F.greatest("passed_id", _each([one.track.passed_id for one in asked.known]))
+    if any(stretch.behind for stretch in asked.taken):
+        passed = F.greatest("passed_id", _each([stretch.track.passed_id for stretch in asked.known]))
         new = parts.withColumn("passed_id", passed).where(F.col("sequence") >= _first_new(asked))
         inside = received.where(F.col("time_us") >= network.part.since_us)
-        found.append(comparison.late(inside, new))
+        flawed.append(comparison.late(inside, new))
     tuples = sum(t.known.track.stable - k.track.stable for t, k in zip(asked.taken, asked.known))
-    if not found:
+    if not flawed:
         return StepFound(tuples, {}, to_come, mistyped)
-    flaws = on_disk(reduce(DataFrame.unionByName, found))
+    flaws = on_disk(reduce(DataFrame.unionByName, flawed))
     rows = flaws.groupBy("flaw").agg(F.count(F.lit(1)).alias("count"), F.min("time_us").alias("first_us")).collect()
     offenders = first_offenders(flaws, parts, schema, asked.begun_us)
     by_flaw = {Flaw(r["flaw"]): (int(r["count"]), offenders[Flaw(r["flaw"])], int(r["first_us"])) for r in rows}
@@ -121,14 +121,14 @@ def judge(spark: SparkSession, run: Run, network: TruthNetwork, truth: DataFrame
 
 
 def _of_the_range(everything: DataFrame, asked: ClientPortion, since_us: int, until_us: int) -> DataFrame:
-    """Without stable tuples that earlier steps judged, or later ones will.
+    """Drops stable tuples that earlier steps judged or later steps will judge.
 
-    New ones from before the range are wrong, since the client had it for final; so are those from beyond what it has
-    for final now, but of a source's own stream, which has no order in time.
+    New tuples from before the range are wrong, since the client had it as final; so are tuples from beyond the part
+    that is final now, except in a source's own stream, which has no order in time.
     """
     from pyspark.sql import functions as F
 
-    if until_us >= END_OF_TIME and not any(one.done.sequence > 1 for one in asked.known):
+    if until_us >= END_OF_TIME and not any(progress.done.sequence > 1 for progress in asked.known):
         return everything
     time, new = F.col("time_us"), F.col("sequence") >= _first_new(asked)
     due = time < until_us
@@ -138,7 +138,7 @@ def _of_the_range(everything: DataFrame, asked: ClientPortion, since_us: int, un
 
 
 def _duplicates(wrong: DataFrame, since_us: int, asked: ClientPortion) -> DataFrame:
-    """A tuple from before the range that has the id of one there came twice, whatever its contents."""
+    """Marks a tuple from before the range as a duplicate where its id was known, whatever its contents."""
     from pyspark.sql import functions as F
 
     again = (F.col("flaw") == Flaw.EXTRA.value) & (F.col("time_us") < since_us)
@@ -147,16 +147,16 @@ def _duplicates(wrong: DataFrame, since_us: int, asked: ClientPortion) -> DataFr
 
 
 def _frontiers(asked: ClientPortion) -> list[int]:
-    return [one.known.track.frontier_us for one in asked.taken]
+    return [portion.known.track.frontier_us for portion in asked.taken]
 
 
 def _first_new(asked: ClientPortion) -> Column:
-    """The first record that no earlier step read."""
-    return _each([one.done.sequence for one in asked.known])
+    """Returns the first record that no earlier step read."""
+    return _each([progress.done.sequence for progress in asked.known])
 
 
 def _each(values: Sequence[int]) -> Column:
-    """A value by ``partition``."""
+    """Maps ``partition`` to its value."""
     from pyspark.sql import functions as F
 
     if len(set(values)) == 1:

@@ -1,4 +1,4 @@
-"""Are the times of what a step reads of a source's log those that rule S1 gives?"""
+"""Checks the times in the portion of a source's log that a step reads against rule S1."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from spe.stream.times import BEFORE_TIME
 def with_times(
     run: Run, stream: StreamId, known: LogProgress, taken: LogTaken, most_us: int = BEFORE_TIME
 ) -> tuple[LogProgress, list[str]]:
-    """What is known afterwards, and a sentence for the first wrong time.
+    """Returns the position after the portion, and a sentence for the first wrong time.
 
     Args:
-      known: before.
-      most_us: as ``stamps.judged`` takes it.
+      known: position before.
+      most_us: as in ``stamps.judged``.
     """
     table = source_table(run, stream)
     how = stamps.stamping(run.reading.sources[stream], table)

@@ -1,4 +1,4 @@
-"""What a client received of one channel, element by element: the rules that need no truth.  Pure, of bounded size."""
+"""Checks a channel element by element, by the rules that need no truth.  Pure, of bounded size."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Heard(NamedTuple):
 
     Attributes:
       kind: as in ``consistency.proof.recorded.elements``.
-      first_id, id: of its tuples; the last one that an undo leaves or a boundary covers.
-      tuples: how many.
-      first_us, last_us: smallest and largest time of its tuples; a boundary's own in both.
+      first_id, id: of its tuples; ``id`` also: the last one that an undo leaves or a boundary covers.
+      tuples: number of tuples.
+      first_us, last_us: smallest and largest time of its tuples; both are a boundary's own time.
     """
 
     arrived_us: int
@@ -41,21 +41,21 @@ class Wrong(NamedTuple):
     arrived_us: int
 
     def offender(self, partition: int, begun_us: int) -> Offender:
-        """The first tuple; its values are not known."""
+        """Returns the first tuple; its values are not known."""
         at_us = self.arrived_us - begun_us
         return Offender(partition=partition, place=self.place, time=moment(self.time_us), tuple={}, at_us=at_us)
 
 
 class ChannelTrack(BaseModel):
-    """A channel up to some record.
+    """State of a channel up to some record.
 
     Attributes:
-      stable, tentative, undone: tuples received, and taken back.
-      corrections: how often.
+      stable, tentative, undone: number of tuples received, and revoked.
+      corrections: number of undos of tentative tuples.
       passed_id: the largest stable id; ``passed_us``: the time of the last stable tuple.
       frontier_us: the largest stable boundary.
       live: tentative tuples since the last undo; ``live_id``, ``live_us``, ``live_arrived_us``: of the first of them.
-      overtaken: of these, those before the last stable tuple.
+      overtaken: number of live tuples before the last stable tuple.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -72,42 +72,44 @@ class ChannelTrack(BaseModel):
     live_arrived_us: int = 0
     overtaken: int = 0
 
-    def hear(self, one: Heard) -> list[Wrong]:
-        """Takes the next record; gives what it shows to be wrong (P4, B7)."""
-        if one.kind == STABLE:
-            belated = one.id > self.passed_id and one.first_us < self.frontier_us
-            found = [Wrong(Flaw.BELATED, one.tuples, one.first_id, one.first_us, one.arrived_us)] if belated else []
-            self.stable += one.tuples
-            self.passed_id, self.passed_us = max(self.passed_id, one.id), max(self.passed_us, one.last_us)
+    def hear(self, heard: Heard) -> list[Wrong]:
+        """Takes the next record and returns the flaws that it shows (P4, B7)."""
+        if heard.kind == STABLE:
+            belated = heard.id > self.passed_id and heard.first_us < self.frontier_us
+            flaws = (
+                [Wrong(Flaw.BELATED, heard.tuples, heard.first_id, heard.first_us, heard.arrived_us)] if belated else []
+            )
+            self.stable += heard.tuples
+            self.passed_id, self.passed_us = max(self.passed_id, heard.id), max(self.passed_us, heard.last_us)
             self.overtaken = self.live
-            return found
-        elif one.kind == TENTATIVE:
-            self.tentative += one.tuples
+            return flaws
+        elif heard.kind == TENTATIVE:
+            self.tentative += heard.tuples
             if not self.live:
-                self.live_id, self.live_us, self.live_arrived_us = one.first_id, one.first_us, one.arrived_us
-            self.live += one.tuples
-        elif one.kind == STABLE_BOUNDARY:
-            self.frontier_us = max(self.frontier_us, one.last_us)
-        elif one.kind == UNDO:
-            return self._undo(one)
+                self.live_id, self.live_us, self.live_arrived_us = heard.first_id, heard.first_us, heard.arrived_us
+            self.live += heard.tuples
+        elif heard.kind == STABLE_BOUNDARY:
+            self.frontier_us = max(self.frontier_us, heard.last_us)
+        elif heard.kind == UNDO:
+            return self._undo(heard)
         else:
-            assert one.kind in (REC_DONE, "tentative_boundary"), one.kind
+            assert heard.kind in (REC_DONE, "tentative_boundary"), heard.kind
         return []
 
-    def _undo(self, one: Heard) -> list[Wrong]:
-        found = []
-        if one.id < self.passed_id:
-            lost = self.passed_id - one.id
-            found.append(Wrong(Flaw.UNDONE, lost, one.id + 1, self.passed_us, one.arrived_us))
+    def _undo(self, heard: Heard) -> list[Wrong]:
+        flaws = []
+        if heard.id < self.passed_id:
+            lost = self.passed_id - heard.id
+            flaws.append(Wrong(Flaw.UNDONE, lost, heard.id + 1, self.passed_us, heard.arrived_us))
         if self.overtaken:
-            found.append(Wrong(Flaw.OVERTAKEN, self.overtaken, self.live_id, self.live_us, self.live_arrived_us))
+            flaws.append(Wrong(Flaw.OVERTAKEN, self.overtaken, self.live_id, self.live_us, self.live_arrived_us))
         self.undone += self.live
         self.corrections += self.live > 0
         self.live = self.overtaken = 0
-        return found
+        return flaws
 
     def ended(self) -> list[Wrong]:
-        """What is wrong if nothing more comes."""
+        """Returns the flaws if nothing more comes."""
         if not self.live:
             return []
         return [Wrong(Flaw.UNCORRECTED, self.live, self.live_id, self.live_us, self.live_arrived_us)]
