@@ -1,4 +1,4 @@
-"""Makes the report of a run: every output at every client against the truth, with the tables on disk."""
+"""Judges a run: compares every output at every client with the truth, and makes the report and its tables."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from consistency.proof.truth import TruthNetwork
 
 _LITTLE_BYTES: Final = 64 << 20
-#: Settings of Spark for fewer bytes.
+#: Settings of Spark for small data.
 _FOR_LITTLE: Final = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -87,19 +87,19 @@ def judge_run(
     tables: str | None = None,
     sinks_known: list[SinkFacts] | None = None,
 ) -> Report:
-    """The report on a run; an earlier report is removed first.
+    """Returns the report on a run; an earlier report is removed first.
 
     Args:
       spark: its settings are changed.
-      tell: is told each step as it begins.
+      tell: receives the name of each step as it begins.
       started_s: seconds spent on earlier steps, by name.
       fidelity: the output fidelity to expect while partitions are lost; None: it is not reported.
       value: the same of what a recovery raises; None: the order of recovery is not reported.
       tables: URI or path of a folder for the tables, which leaves an earlier report where it is; None: in the report's.
-      sinks_known: what an earlier report found in sinks, which may have gone on since; None: they are read.
+      sinks_known: sinks as an earlier report read them, since they may have changed; None: they are read.
 
     Raises:
-      SpeError: a log or a recording cannot be used, or was written meanwhile although the run is over.
+      SpeError: a log or a recording cannot be used, or was written during the proof although the run is over.
     """
     run.need_whole()
     if tables is None:
@@ -273,7 +273,7 @@ def _report(
 
 
 class _Steps:
-    """Tells each step as it begins, and notes how long it took."""
+    """Announces each step as it begins, and notes its duration."""
 
     def __init__(self, tell: Tell, timings_s: dict[str, float]) -> None:
         self.tell = tell
@@ -331,7 +331,7 @@ def _outputs(facts: _Facts, steps: _Steps, beside: Meanwhile) -> list[OutputRepo
 
 
 def write_report(spark: SparkSession, found: Report, run: Run) -> tuple[str, str]:
-    """``report.json`` and ``report.html`` below the directory of a run; gives where they are.
+    """Writes ``report.json`` and ``report.html`` below the directory of a run; returns their paths.
 
     Raises SpeError where they cannot be written.
     """
@@ -351,7 +351,7 @@ def write_report(spark: SparkSession, found: Report, run: Run) -> tuple[str, str
 
 
 def _rates(plan: Plan, summary: Mapping[str, Any], sent: Mapping[str, int], duration_us: int) -> dict[str, list[float]]:
-    """Tuples per second of each source, and of the partitions of each unit all of which have made some."""
+    """Returns tuples per second of each source, and of the partitions of each unit if all of them have made some."""
     seconds = max(duration_us / 1e6, 1e-9)
     found = {name: [count / seconds] for name, count in sent.items() if count}
     made: dict[str, int] = {}
@@ -371,7 +371,7 @@ def _intake(run: Run, stream: StreamId, state: SourceState, looked: Callable[[],
 
 
 def _sinks(run: Run) -> list[SinkFacts]:
-    """What sinks hold; a run on another file system has left them behind."""
+    """Reads the sinks and compares them; none for a run on another file system, whose sinks are elsewhere."""
     if run.origin:
         return []
     complete = bool(run.summary.get("verdict", {}).get("complete"))
@@ -388,20 +388,20 @@ def _remove_earlier(spark: SparkSession, run: Run) -> None:
 
 
 def suit(spark: SparkSession, size: int) -> None:
-    """Sets Spark up for so many bytes: for little data, compiling, planning anew after each stage, and many tasks
+    """Configures Spark for so many bytes: for small data, compiling, replanning after each stage, and many tasks
     take longer than the work.
     """
     started = spark.sparkContext.getConf()
     for name, little in _FOR_LITTLE.items():
         value = little if size < _LITTLE_BYTES else started.get(name)
         if value is None:
-            spark.conf.unset(name)  # Spark's own default, and not what the session was started with
+            spark.conf.unset(name)  # Spark's own default, not the value that the session was started with
         else:
             spark.conf.set(name, value)
 
 
 def settings(directory: Directory) -> Settings:
-    """The settings that decide delay and tentative tuples; different values of nodes are listed once each."""
+    """Returns the settings that decide delay and tentative tuples; different values of nodes are listed once each."""
     nodes = directory.nodes.values()
 
     def each(values: list[str]) -> str:
@@ -418,7 +418,7 @@ def settings(directory: Directory) -> Settings:
 
 
 def _data_until_us(states: Iterable[SourceState]) -> int:
-    """The largest event time of sources; END_OF_TIME where one has not ended."""
+    """Returns the largest event time of sources; END_OF_TIME where one has not ended."""
     each = list(states)
     if any(one.bound_us < END_OF_TIME for one in each):
         return END_OF_TIME

@@ -1,4 +1,4 @@
-"""A frame as the durable log of a source: sorted by time over all tasks, a segment per task."""
+"""Writes a frame as the durable log of a source: sorted by time over all tasks, a segment per task."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from spe.stream.times import END_OF_TIME, floor_to
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-#: Tuples of one record.
+#: Tuples per record.
 RECORD_ROWS: Final = 8_192
-#: Tuples of one segment, about: readers hold a segment at a time.
+#: Tuples per segment, approximately: readers hold a segment at a time.
 SEGMENT_ROWS: Final = 1_000_000
 _PIECE: Final = "__piece"
 _EPOCH: Final = 1
@@ -40,7 +40,7 @@ _EPOCH: Final = 1
 def write_log(frame: DataFrame, source: Source, root: Path) -> int:
     """Writes the log of a source that has sent all of ``frame`` and ended; returns the number of tuples.
 
-    Equal input gives equal bytes, however it is divided: tuples of one time are sorted by their attributes.
+    Equal input gives equal bytes, however it is divided: tuples of equal time are sorted by their attributes.
 
     Args:
       frame: TIME (event time, microseconds, not null) and the attributes of the source.
@@ -57,9 +57,9 @@ def write_log(frame: DataFrame, source: Source, root: Path) -> int:
     pieces = max(1, -(-frame.count() // SEGMENT_ROWS))
     divided = frame.select(TIME, *attributes).repartitionByRange(pieces, TIME)
     ordered = divided.sortWithinPartitions(TIME, *attributes).withColumn(_PIECE, F.spark_partition_id())
-    kept = ordered.persist(StorageLevel.DISK_ONLY)
+    stored = ordered.persist(StorageLevel.DISK_ONLY)
     try:
-        counted = kept.groupBy(_PIECE).agg(F.count(F.lit(1)).alias("rows"), F.min(TIME).alias("first")).collect()
+        counted = stored.groupBy(_PIECE).agg(F.count(F.lit(1)).alias("rows"), F.min(TIME).alias("first")).collect()
         sizes = {row[_PIECE]: row["rows"] for row in counted}
         origin_us = min((row["first"] for row in counted), default=0)
         starts, tuples, records = {}, 0, 0
@@ -68,9 +68,9 @@ def write_log(frame: DataFrame, source: Source, root: Path) -> int:
             tuples += sizes[piece]
             records += -(-sizes[piece] // RECORD_ROWS)
         if tuples:
-            kept.mapInArrow(_Writes(source, str(folder), starts, origin_us).write, "written long").collect()
+            stored.mapInArrow(_Writes(source, str(folder), starts, origin_us).write, "written long").collect()
     finally:
-        kept.unpersist()
+        stored.unpersist()
     _finish(root, source, SourceState(tuples, origin_us, END_OF_TIME, END_OF_TIME, tuples, origin_us), records)
     return tuples
 
@@ -132,7 +132,7 @@ class _Writes:
 
 
 def _finish(root: Path, source: Source, state: SourceState, records: int) -> None:
-    """Writes the end of the stream in a segment of its own, then the schema, and last the mark that makes it valid."""
+    """Writes the end of the stream in its own segment, then the schema, and last the mark that makes the log valid."""
     folder, storage = source_folder(source.stream), DiskStorage(root)
     segment = Segment(records + 1, _EPOCH)
     end = encode_header(segment) + encode_record(records + 1, encode_source_record(state, None, source.schema))

@@ -1,4 +1,4 @@
-"""When nobody ran a partition, and what was to be expected of the output meanwhile (PPA, section IV).  Pure."""
+"""Finds times at which no node ran a partition, and the output fidelity expected then (PPA, section IV).  Pure."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from spe.plan.directory import Directory
 from spe.stream.ids import PartitionId
 from spe.stream.names import NodeState
 
-#: Gives the output fidelity while no node runs some partitions, from tuples per second of sources and partitions.
+#: Returns the output fidelity while no node runs some partitions, from tuples per second of sources and partitions.
 Fidelity = Callable[[Mapping[str, Sequence[float]], Collection[PartitionId]], float]
 
 #: States in which a replica serves its readers.
 SERVES: Final = frozenset(state.name for state in NodeState if state is not NodeState.RECOVERING)
-#: A report lists at most so many, and none that lasted no time.
+#: Maximum number in a report; losses without duration are left out.
 _MOST: Final = 50
 _SHORT_US: Final = 100_000
 
@@ -27,20 +27,20 @@ def losses(
     outputs: Sequence[OutputReport],
     fidelity: Callable[[Collection[PartitionId]], float],
 ) -> list[Loss]:
-    """Stretches of time in which the same partitions were lost, in order; only what was served before can be lost."""
-    served: dict[PartitionId, list[tuple[int, int | None]]] = {of: [] for of in directory.placement}
+    """Returns stretches of time in which the same partitions were lost, in order; only served partitions can be lost."""
+    served: dict[PartitionId, list[tuple[int, int | None]]] = {partition: [] for partition in directory.placement}
     moments = sorted({at for t in tracks for s in t.spans for at in (s.from_us, s.until_us) if at is not None})
-    names = {str(of): of for of in directory.placement}
+    names = {str(partition): partition for partition in directory.placement}
     for track in tracks:
-        of = names[track.name.rpartition("@")[0]]
-        served[of] += [(s.from_us, s.until_us) for s in track.spans if s.name in SERVES]
-    found: list[tuple[int, int, frozenset[PartitionId]]] = []
+        partition = names[track.name.rpartition("@")[0]]
+        served[partition] += [(s.from_us, s.until_us) for s in track.spans if s.name in SERVES]
+    stretches: list[tuple[int, int, frozenset[PartitionId]]] = []
     for begin, end in pairwise(moments):
-        lost = frozenset(of for of, spans in served.items() if _lost(spans, begin))
-        if found and found[-1][2] == lost:
-            found[-1] = (found[-1][0], end, lost)
+        lost = frozenset(partition for partition, spans in served.items() if _lost(spans, begin))
+        if stretches and stretches[-1][2] == lost:
+            stretches[-1] = (stretches[-1][0], end, lost)
         else:
-            found.append((begin, end, lost))
+            stretches.append((begin, end, lost))
     return [
         Loss(
             from_us=begin,
@@ -49,13 +49,13 @@ def losses(
             fidelity=fidelity(lost),
             measured={o.title: _measured(o, begin, end) for o in outputs if o.accuracy is not None},
         )
-        for begin, end, lost in found
+        for begin, end, lost in stretches
         if lost and end - begin >= _SHORT_US
     ][:_MOST]
 
 
 def measure_of(accuracy: Accuracy) -> str:
-    """The measure that output fidelity stands for: how much of the truth was given, where that is measured."""
+    """Returns the measure that output fidelity stands for: the share of the truth received, if it is measured."""
     return next((m for m in ("recall", "topk") if m in accuracy.measures), accuracy.measures[0])
 
 
@@ -65,7 +65,7 @@ def _lost(spans: Sequence[tuple[int, int | None]], at: int) -> bool:
 
 
 def _measured(output: OutputReport, begin: int, end: int) -> float | None:
-    """A measure of what was received meanwhile, each window by its true results; None: nothing was."""
+    """Returns a measure of the output received in a time, windows weighted by true results; None if none was."""
     accuracy = output.accuracy
     assert accuracy is not None
     name = measure_of(accuracy)

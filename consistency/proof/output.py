@@ -1,7 +1,7 @@
 """Judges and measures one output at one client: from the frames of the proof to the figures of the report.
 
-What is large stays in Spark and goes to Parquet; what is collected is one row of sums, the first offenders, and a
-bounded number of bins and windows.
+Large results stay in Spark and go to Parquet; one row of sums, the first offenders, and a bounded number of bins and
+windows are collected.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ def judge_output(
     heard: ReceivedTables,
     meanwhile: Meanwhile = at_once,
 ) -> OutputReport:
-    """The verdict on one output at one client, and its figures.
+    """Returns the verdict on one output at one client, and its figures.
 
     Args:
       truth: TRUTH (consistency.proof.recorded.elements), which is read several times.
-      keep: stores each table that is found.
-      heard: what :func:`received_tables` makes of ``received``.
-      meanwhile: computes one thing beside another.
+      keep: stores each table of findings.
+      heard: the result of :func:`received_tables` for ``received``.
+      meanwhile: runs a function in parallel.
     """
     plan = scene.plan
     tables = tables_of(truth, received, plan.query.schema_of(output), heard)
@@ -105,7 +105,7 @@ def judge_output(
 
 @dataclass(frozen=True)
 class _OverTime:
-    """What came when, and what the model of DPC expects of it."""
+    """Figures over time, and the model's prediction of them."""
 
     delay: Delay
     expected: Prediction
@@ -128,7 +128,7 @@ def _over_time(scene: Scene, client: str, output: StreamId, tables: Tables, true
 
 
 def received_tables(received: ReceivedStream, keep: Keep, meanwhile: Meanwhile = at_once) -> ReceivedTables:
-    """What needs no truth, and everything else is computed from."""
+    """Computes the tables that need no truth, from which all others are computed."""
     parts = keep("elements", elements(received.records))
     sums = meanwhile(partial(_sums, parts))
     stretches = keep("episodes", episodes(parts))
@@ -136,7 +136,7 @@ def received_tables(received: ReceivedStream, keep: Keep, meanwhile: Meanwhile =
 
 
 def tables_of(truth: Truth, received: ReceivedStream, schema: Schema, heard: ReceivedTables) -> Tables:
-    """The tables that everything else is computed from.
+    """Returns the tables from which everything else is computed.
 
     Args:
       schema: of the tuples, as they were recorded.
@@ -160,14 +160,14 @@ def tables_of(truth: Truth, received: ReceivedStream, schema: Schema, heard: Rec
 def judge_stable(
     scene: Scene, output: StreamId, tables: Tables, keep: Keep
 ) -> tuple[Verdict, list[str], list[FlawCount]]:
-    """The verdict, its reasons, and the flaws with their first offenders."""
+    """Returns the verdict, its reasons, and the flaws with their first offenders."""
     known_us, sums = scene.known_us[output], tables.sums
     flaws, to_come = _flaws(tables, known_us, keep)
     counted = [] if flaws is None else flaws.groupBy("flaw").count().collect()
     counts = {Flaw(r["flaw"]): int(r["count"]) for r in counted}
     frontiers = [s["frontier_us"] for s in sums]
     if len(sums) < scene.plan.partitions_of(output):
-        frontiers.append(BEFORE_TIME)  # a partition from which nothing ever came
+        frontiers.append(BEFORE_TIME)  # a partition without any element
     now = Circumstances(
         known_us=known_us,
         received_us=min(frontiers, default=BEFORE_TIME),
@@ -187,32 +187,32 @@ def judge_stable(
 
 
 def _flaws(tables: Tables, known_us: int, keep: Keep) -> tuple[DataFrame | None, int]:
-    """FLAWS (consistency.proof.comparing.comparison) of all kinds, or None; and how many true tuples may still come."""
+    """Returns FLAWS (consistency.proof.comparing.comparison) of all kinds, or None; and the number of tuples to come."""
     from pyspark.sql import DataFrame
 
     truth, received, schema = tables.truth, tables.received, tables.schema
     rest = comparison.unplaced(truth, received, schema, tables.files)
-    found: list[DataFrame] = []
+    flawed: list[DataFrame] = []
     to_come = 0
     if rest is not None:
         to_come, wrong, early = comparison.sorted_out(_judged(keep("unplaced", rest), tables.parts, known_us))
         if wrong is not None:
             gapped = [s["partition"] for s in tables.sums if s["gaps"]]
-            found.append(comparison.misplaced(wrong, truth, schema, gapped))
+            flawed.append(comparison.misplaced(wrong, truth, schema, gapped))
         if early is not None:
-            found.append(comparison.unfounded(early))
+            flawed.append(comparison.unfounded(early))
     if any(s["behind"] for s in tables.sums):
-        found.append(comparison.late(received.rows, tables.parts))
+        flawed.append(comparison.late(received.rows, tables.parts))
     if any(s["belated"] for s in tables.sums):
-        found.append(comparison.belated(received.rows, tables.parts))
+        flawed.append(comparison.belated(received.rows, tables.parts))
     if tables.corrections["wrong"]:
-        found.append(comparison.undone(received.rows, tables.stretches))
-        found.append(comparison.unresolved(received.rows, tables.stretches))
-    return (keep("flaws", reduce(DataFrame.unionByName, found)) if found else None), to_come
+        flawed.append(comparison.undone(received.rows, tables.stretches))
+        flawed.append(comparison.unresolved(received.rows, tables.stretches))
+    return (keep("flaws", reduce(DataFrame.unionByName, flawed)) if flawed else None), to_come
 
 
 def _bins(tables: Tables, delays: DataFrame | None, begun_us: int, bin_us: int) -> list[Bin]:
-    """What came in each interval of wall time."""
+    """Counts the tuples of each interval of wall time."""
     rows = experience.bins(tables.parts, tables.stretches, delays, begun_us, bin_us).limit(4 * _BINS).collect()
     return [
         Bin(
@@ -227,7 +227,7 @@ def _bins(tables: Tables, delays: DataFrame | None, begun_us: int, bin_us: int) 
 
 
 def _sums(parts: DataFrame) -> list[Row]:
-    """A row per partition."""
+    """Returns a row per partition."""
     from pyspark.sql import functions as F
 
     kind, tuples = F.col("kind"), F.col("count")
@@ -252,7 +252,7 @@ def _sums(parts: DataFrame) -> list[Row]:
 
 
 def _corrections(stretches: DataFrame) -> Row:
-    """One row: tentative tuples, those taken back and how often, and stretches in which a flaw is."""
+    """Returns one row: tentative tuples, revoked ones, number of corrections, and stretches with a flaw."""
     from pyspark.sql import functions as F
 
     tentative, taken_back = F.col("tentative"), F.col("undone_sequence").isNotNull()
@@ -272,7 +272,7 @@ def _corrections(stretches: DataFrame) -> Row:
 
 
 def _judged(rest: DataFrame, parts: DataFrame, known_us: int) -> DataFrame:
-    """The tuples that did not match, with two flags.
+    """Returns the unmatched tuples with two flags.
 
     ``open``: the client may still receive it.  ``unfounded``: it was received beyond the end of the logs.
     """
@@ -287,7 +287,7 @@ def _judged(rest: DataFrame, parts: DataFrame, known_us: int) -> DataFrame:
 
 
 def _healing(scene: Scene, sums: Sequence[Row]) -> Healing:
-    """The last correction, and the end of the last fault before it."""
+    """Returns the last correction, and the end of the last fault before it."""
     done = [s["corrected_at_us"] or s["undone_at_us"] for s in sums if s["undone_at_us"] and s["tentative"]]
     if not done:
         return Healing(healed_us=None, corrected_us=None, took_us=None)
@@ -298,7 +298,7 @@ def _healing(scene: Scene, sums: Sequence[Row]) -> Healing:
 
 
 def _bin_us(plan: Plan, output: StreamId, duration_us: int, speed: float | None) -> int:
-    """Width of a bin: few bins in all, and none shorter than the time between two results of a window."""
+    """Returns the width of a bin: few bins in all, none shorter than the time between two results of a window."""
     cadence = plan.query.traits_of(output).cadence_us / (speed or 1.0) * 0.999
     wanted = max(duration_us / _BINS, cadence)
     return next((n for n in _NICE_US if n >= wanted), round(wanted))

@@ -1,4 +1,4 @@
-"""What the model of DPC expects of a run (papers: Balazinska et al., section 5; the formulas of its evaluation).  Pure.
+"""Predicts the delay and tentative tuples of a run by the model of DPC (Balazinska et al., section 5).  Pure.
 
 For a failure of length D of an input, availability threshold X, share α, ordinary delay p, and λ results per second:
 
@@ -8,8 +8,8 @@ For a failure of length D of an input, availability threshold X, share α, ordin
 | delay | λ·(D − αX) | k·αX + p |
 | suspend | 0 | D + p |
 
-Failures of replicas that another one covers make nothing tentative.  What else makes tuples tentative (links between
-nodes, slow processes) the model does not know: then there is no prediction.
+Failures of replicas that another replica covers make nothing tentative.  The model does not know other causes of
+tentative tuples (links between nodes, slow processes): then there is no prediction.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ from spe.stream.names import StreamId
 
 @dataclass(frozen=True)
 class Prediction:
-    """Attributes: as in the table above; None where the model says nothing."""
+    """The model's prediction.
+
+    Attributes: as in the table above; None where the model says nothing.
+    """
 
     tentative: int | None
     delay_us: int | None
@@ -44,12 +47,12 @@ def predict(
     ordinary_us: int | None,
     ended_us: int,
 ) -> Prediction:
-    """For one output.
+    """Predicts the figures of one output.
 
     Args:
       results_per_s: λ, true results per second of wall time.
-      ordinary_us: p, the delay while all was well; None: not known.
-      ended_us: the end of the run, where a fault did not end before.
+      ordinary_us: p, the delay without failures; None: not known.
+      ended_us: the end of the run, for faults that did not end before.
     """
     path = _path(plan, directory, output)
     alpha_x = [max(n.alpha_x_us for n in nodes) for nodes in path]
@@ -76,7 +79,7 @@ def predict(
 def _failures(
     plan: Plan, directory: Directory, output: StreamId, faults: Iterable[FaultSpan], ended_us: int
 ) -> list[int] | None:
-    """Lengths of the failures of the output's sources; None where something happened that the model does not know."""
+    """Returns lengths of the failures of the output's sources; None if a fault happened that the model does not know."""
     sources = {f"source:{s.stream}" for s in origins(plan, output)}
     lengths = []
     for fault in faults:
@@ -98,7 +101,7 @@ def _covered(directory: Directory, target: str) -> bool:
 
 
 def _path(plan: Plan, directory: Directory, stream: StreamId) -> list[list[Node]]:
-    """Nodes, with their share of X, of each unit on the longest path to a stream."""
+    """Returns the nodes, with their share of X, of each unit on the longest path to a stream."""
     if stream in plan.sources:
         return []
     unit = plan.producer[stream]

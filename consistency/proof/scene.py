@@ -1,4 +1,4 @@
-"""What the outputs of a run have in common, and the tables of one of them."""
+"""Facts that the outputs of a run have in common, and the tables of one of them."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Scene:
-    """What the outputs of a run have in common.
+    """Facts that the outputs of a run have in common.
 
     Attributes:
       begun_us: wall time at which the sources began.
       duration_us: from then to the end.
-      known_us: by output: how far in tuple time the logs of its sources tell the truth.
-      data_until_us: by output: no tuple of its sources has a later time, or ever will; END_OF_TIME where one may come.
-      keys_from_logs: outputs of which each tentative key must be a true one (``measures.keys_from_logs``).
-      announced: by client: what it recorded of X and waits.
+      known_us: by output: tuple time up to which the logs of its sources tell the truth.
+      data_until_us: by output: the largest tuple time of its sources, now and later; END_OF_TIME if it may grow.
+      keys_from_logs: outputs in which each tentative key must be a true one (``measures.keys_from_logs``).
+      announced: by client: its records of X and waits.
       failed, cause: as in ``decision.Circumstances``.
     """
 
@@ -49,11 +49,11 @@ class Scene:
 
 @dataclass(frozen=True)
 class ReceivedTables:
-    """What is known of one output at one client without the truth.
+    """Tables of one output at one client that need no truth.
 
     Attributes:
-      parts, stretches: what ``elements`` and ``episodes`` make of what was received.
-      sums: a row of figures for each partition from which anything came.
+      parts, stretches: results of ``elements`` and ``episodes``.
+      sums: a row of figures for each partition with any element.
       corrections: one row of figures over all stretches.
     """
 
@@ -65,12 +65,12 @@ class ReceivedTables:
 
 @dataclass(frozen=True)
 class Tables(ReceivedTables):
-    """One output at one client.
+    """Tables of one output at one client.
 
     Attributes:
       true_count, true_last_us: tuples of the truth, and their largest time.
-      files: of the truth, where its tuples were not reshaped and tasks can read it themselves.
-      truth, received: TRUTH (consistency.proof.recorded.elements) and what was received, with tuples of one shape.
+      files: of the truth, if its tuples were not reshaped and tasks can read them.
+      truth, received: TRUTH (consistency.proof.recorded.elements) and the received tuples, of one shape.
       schema: of those tuples.
       mistyped: a sentence for each attribute that was received in another type than the truth has.
     """
@@ -85,5 +85,5 @@ class Tables(ReceivedTables):
 
     @property
     def first_arrival_us(self) -> int:
-        """Wall time; 0 where nothing arrived."""
+        """Wall time of the first arrival; 0 where nothing arrived."""
         return min((s["first_arrival_us"] for s in self.sums), default=0)

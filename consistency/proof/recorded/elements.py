@@ -1,11 +1,11 @@
-"""What a client received of one output, element by element: a row per record of the recording.
+"""Frames of the elements that a client received of one output, a row per record of the recording.
 
 RECEIVED has a row per tuple, and one per element that has none:
 
     partition int, sequence long (record within the partition, ascending), row int (within the record),
     arrived_us long, kind string, id long, time_us long, tuple struct<the output's attributes>
 
-TRUTH, what it is held against: ``partition int, place long (its id, from 1), time_us long, tuple struct<…>``.
+TRUTH, the expected tuples: ``partition int, place long (its id, from 1), time_us long, tuple struct<…>``.
 
 ``kind`` is ``stable``, ``tentative``, ``stable_boundary``, ``tentative_boundary``, ``undo`` or ``rec_done``.  ``id``
 is the tuple's, or the last one that an undo leaves or a stable boundary covers; ``time_us`` is the tuple's or the
@@ -31,16 +31,16 @@ REC_DONE: Final = "rec_done"
 
 
 def elements(records: DataFrame) -> DataFrame:
-    """One row per record, with what was before it.
+    """Returns one row per record, with running values over the earlier ones.
 
     Args:
       records: ``partition, sequence, kind, arrived_us``; ``count`` of tuples, ``first_us`` and ``last_us`` of their
         times (a boundary's own in both), ``first_id`` and ``id``.  It is read twice.
 
     Returns:
-      Beside them ``episode`` (undos), ``seen_us`` (below it every time was received, in one kind or the other),
-      ``passed_id`` (largest stable id), ``final_us`` (largest stable boundary),
-      ``heard_us`` and ``stable_us`` (last arrivals of anything, of stable).
+      The same columns and ``episode`` (number of undos), ``seen_us`` (every time below it was received, in either
+      kind), ``passed_id`` (largest stable id), ``final_us`` (largest stable boundary),
+      ``heard_us`` and ``stable_us`` (last arrivals of any element, of a stable one).
     """
     from pyspark.sql import functions as F
 
@@ -62,7 +62,7 @@ def elements(records: DataFrame) -> DataFrame:
 
 
 def is_behind() -> Column:
-    """Has a record of :func:`elements` a stable tuple whose id is not above all ids before it?"""
+    """Does a record of :func:`elements` have a stable tuple whose id is not above all ids before it?"""
     from pyspark.sql import functions as F
 
     return (F.col("kind") == STABLE) & (F.col("first_id") <= F.col("passed_id"))
@@ -77,7 +77,7 @@ def is_gap() -> Column:
 
 
 def is_belated() -> Column:
-    """Has it a new stable tuple from below an earlier stable boundary (B2, B7)?"""
+    """Does it have a new stable tuple from below an earlier stable boundary (B2, B7)?"""
     from pyspark.sql import functions as F
 
     new = F.col("id") > F.coalesce("passed_id", F.lit(0))
@@ -85,12 +85,12 @@ def is_belated() -> Column:
 
 
 def episodes(parts: DataFrame) -> DataFrame:
-    """One row per stretch between two undos of a partition, from :func:`elements`; there are as many as corrections.
+    """Returns one row per stretch between two undos of a partition, from :func:`elements`; one per correction.
 
     Columns: ``partition, episode``; ``undone_sequence, undone_at_us, kept_id``: of the undo that ends it (null: none
       does); ``stable_id, settled_us``: the largest id and time of stable tuples so far; ``stable_sequence``: of the
-      last of them in this stretch; ``tentative``: tuples; ``tentative_sequence``: of the first of them; ``reach_us``:
-      how far in tuple time they came.
+      last of them in this stretch; ``tentative``: number of tentative tuples; ``tentative_sequence``: of the first of
+      them; ``reach_us``: their largest tuple time.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F

@@ -1,4 +1,4 @@
-"""Is every row of a source's input in its log?  Counted in the input itself, not by what the source says it read."""
+"""Checks that every row of a source's input is in its log; rows are counted in the input, not by the source."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from spe.log.source_log import SourceState
 from spe.stream.names import StreamId
 from spe.stream.times import END_OF_TIME
 
-#: Malformed rows that a source keeps aside each time it is started; the others are counted in the summary only.
+#: Malformed rows that a source sets aside each time it is started; the others are only counted in the summary.
 _KEPT: Final = 10_000
-#: The upper limit where the number is not known.
+#: The upper limit of an unknown number.
 _ANY: Final = 2**62
 
 
 class _Range(NamedTuple):
-    """How many rows, as far as is known: at least and at most, both included."""
+    """A number of rows, as far as it is known: minimum and maximum, both included."""
 
     least: int
     most: int
 
 
 class InputFindings(NamedTuple):
-    """What is wrong with a log by its input, and how they were compared."""
+    """Flaws of a log by its input, and how they were compared."""
 
     flaws: list[str]
     compared: str
@@ -38,7 +38,7 @@ class InputFindings(NamedTuple):
 def against_input(
     run: Run, stream: StreamId, source: SourceEntry, state: SourceState, ended_us: int, content: tuple[int, int]
 ) -> InputFindings:
-    """Compares the log of a source with its input: by content where that can be read again, else by number.
+    """Compares the log of a source with its input: by content if the input can be read again, else by number.
 
     Args:
       content: sums of digests in the log.
@@ -53,18 +53,18 @@ def against_input(
         file = None if source.kind == "generator" or source.live else _file(run, source, ended_us)
         if source.kind in COMPARED and file is None:
             raise NotCompared("its file is gone, or was changed after the run")
-        found = read_file(file or Path(), source, table.schema)
+        read_again = read_file(file or Path(), source, table.schema)
     except Exception as error:  # libraries raise many types for a damaged file
         return InputFindings(unaccounted(run, stream, source, state, ended_us), f"not compared: {error}")
-    flaws = unaccounted(run, stream, source, state, ended_us, len(found.plain))
+    flaws = unaccounted(run, stream, source, state, ended_us, len(read_again.plain))
     refused = _refused(run, stream).most
-    flaws += differences(found, table, state.last_id, content, refused, ended=ended)
-    odd = int((~found.plain).sum())
+    flaws += differences(read_again, table, state.last_id, content, refused, ended=ended)
+    odd = int((~read_again.plain).sum())
     return InputFindings(flaws, "compared by content" + (f", but for {plural(odd, 'row')}" if odd else ""))
 
 
 def _file(run: Run, source: SourceEntry, ended_us: int) -> Path | None:
-    """The file of a source, as it was in the run; None: it is gone or was changed."""
+    """Returns the file of a source, as it was in the run; None: it is gone or was changed."""
     return _unchanged(
         Path(str(run.facts.get("data", run.path))) / Path(source.reader[source.kind]).expanduser(), ended_us
     )
@@ -77,28 +77,29 @@ def _unchanged(file: Path, ended_us: int) -> Path | None:
 def unaccounted(
     run: Run, stream: StreamId, source: SourceEntry, state: SourceState, ended_us: int, rows: int | None = None
 ) -> list[str]:
-    """Rows that are neither in the log nor among those that were set aside; a sentence, if there are any.
+    """Finds rows that are neither in the log nor among those set aside; a sentence, if there are any.
 
-    How many were set aside is not always known exactly; then only what no possible number explains is told.
+    The number of rows set aside is not always known exactly; then only a difference that no possible number explains
+    is reported.
 
     Args:
       state: of the log in the end.
       ended_us: wall time at which the run ended: a file that was changed later is not counted.
-      rows: of the input, where they were counted.
+      rows: number of rows of the input, if known.
     """
     if state.bound_us < END_OF_TIME:
-        return []  # only the source itself knows how far it came in its input
+        return []  # only the source itself knows its position in its input
     if rows is None:
         rows = input_rows(source, Path(str(run.facts.get("data", run.path))), ended_us)
     if rows is None:
         return []
     malformed, refused = _malformed(run, stream), _refused(run, stream)
-    beside = rows - state.last_id
-    lost = beside - malformed.most - refused.most
+    not_logged = rows - state.last_id
+    lost = not_logged - malformed.most - refused.most
     if lost > 0:
         what = f"{plural(lost, 'row')} of its input {'is' if lost == 1 else 'are'} missing in its log"
         aside = (malformed.most, refused.most)
-    elif beside < malformed.least + refused.least:
+    elif not_logged < malformed.least + refused.least:
         what = "its log has too many tuples"
         aside = (malformed.least, refused.least)
     else:
@@ -110,25 +111,25 @@ def unaccounted(
 
 
 def input_rows(source: SourceEntry, data: Path, ended_us: int) -> int | None:
-    """Rows of a source's input, malformed ones included; None where they cannot be counted any more.
+    """Counts the rows of a source's input, malformed ones included; None where they can no longer be counted.
 
     Args:
-      data: where relative paths start from.
-      ended_us: a file that was changed later is another one.
+      data: base of relative paths.
+      ended_us: a file that was changed later is a different one.
     """
-    given = source.reader
+    options = source.reader
     if source.live:
         return None
     if source.kind == "generator":
-        if given.get("count") is not None:
-            return int(given["count"])
-        if given.get("duration") is None:
+        if options.get("count") is not None:
+            return int(options["count"])
+        if options.get("duration") is None:
             return None
-        return round(duration_us(given["duration"]) * float(given.get("rate") or 1000.0) / 1e6)
+        return round(duration_us(options["duration"]) * float(options.get("rate") or 1000.0) / 1e6)
     try:
-        file = _unchanged(data / Path(given[source.kind]).expanduser(), ended_us)
+        file = _unchanged(data / Path(options[source.kind]).expanduser(), ended_us)
         return None if file is None else _rows_of_file(file, source)
-    except Exception:  # the readers of Parquet, Arrow and Avro raise many types for a damaged file, or are not here
+    except Exception:  # readers of Parquet, Arrow and Avro raise many types for a damaged file, or are not installed
         return None
 
 
@@ -140,20 +141,20 @@ def _rows_of_file(file: Path, source: SourceEntry) -> int:
             return int(opened.metadata.num_rows)
     if source.kind in ("arrow", "avro"):
         return _rows_of_batches(file, source.kind)
-    given = source.reader
+    options = source.reader
     with file.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as lines:
         if source.kind == "jsonl":
             return sum(1 for line in lines if not line.isspace())
         rows = csv.reader(
-            lines, delimiter=given.get("delimiter") or ",", quotechar=given.get("quote") or '"', strict=True
+            lines, delimiter=options.get("delimiter") or ",", quotechar=options.get("quote") or '"', strict=True
         )
-        if str(given.get("header")).lower() != "false":
-            next(rows, None)  # also where it is blank, which is no record
+        if str(options.get("header")).lower() != "false":
+            next(rows, None)  # even if blank: it is not a record
         return _records(rows)
 
 
 def _rows_of_batches(file: Path, kind: str) -> int:
-    """Rows of an Avro container, by its blocks; or of Arrow IPC, a file or a stream."""
+    """Counts rows of an Avro container, by its blocks; or of Arrow IPC, a file or a stream."""
     with file.open("rb") as opened:
         if kind == "avro":
             import fastavro
@@ -162,62 +163,62 @@ def _rows_of_batches(file: Path, kind: str) -> int:
         from pyarrow import ipc
 
         if opened.read(6) == b"ARROW1":
-            found = ipc.open_file(file)
-            return sum(found.get_batch(n).num_rows for n in range(found.num_record_batches))
+            reader = ipc.open_file(file)
+            return sum(reader.get_batch(n).num_rows for n in range(reader.num_record_batches))
         opened.seek(0)
         return sum(batch.num_rows for batch in ipc.open_stream(opened))
 
 
 def _records(rows: Any) -> int:
-    """Records of a CSV reader: blank lines are none, and what is no CSV is one."""
-    found = 0
+    """Counts records of a CSV reader: blank lines are skipped, a line that is not CSV is one record."""
+    number = 0
     while True:
         try:
             for row in rows:
-                found += bool(row)
-            return found
+                number += bool(row)
+            return number
         except csv.Error:
-            found += 1
+            number += 1
 
 
 def _malformed(run: Run, stream: StreamId) -> _Range:
-    """Rows that were set aside since they could not be understood.
+    """Counts malformed rows.
 
-    Each is kept with its line, so one that was read again after a restart is known.  Where not each was kept, there is
-    the summary besides, which counts it once for each time that it was read.
+    Each is set aside with its line number, so a row that was read again after a restart counts once.  If some rows were
+    not set aside, the summary gives an upper limit: it counts a row each time that it was read.
     """
     lines, torn = _kept_lines(run.path / "malformed" / f"{stream}.jsonl")
-    kept, counted, starts = len(set(lines)), _said(run, stream, "malformed"), _said(run, stream, "starts")
+    aside, counted, starts = len(set(lines)), _said(run, stream, "malformed"), _said(run, stream, "starts")
     if counted <= len(lines) < _KEPT and not torn:
-        return _Range(kept, kept)
-    most = max(kept, counted)
+        return _Range(aside, aside)
+    most = max(aside, counted)
     if starts == 1:
         return _Range(most, most)
-    # The last status of a start that was killed may be older than what it read: there may be more than were kept.
-    return _Range(kept, _ANY if torn or len(lines) >= _KEPT else most)
+    # The last status of a killed process may be older than the rows that it read: the number may be larger.
+    return _Range(aside, _ANY if torn or len(lines) >= _KEPT else most)
 
 
 def _kept_lines(file: Path) -> tuple[list[int], bool]:
-    """Numbers of lines that were set aside; and whether some are lost, as a full disk or a power failure tears them."""
+    """Reads the numbers of lines set aside; and whether some are lost, after a full disk or a power failure."""
     try:
         texts = file.read_bytes().splitlines(keepends=True)
     except OSError:
         return [], False
-    found = []
+    numbers = []
     for text in texts:
         try:
-            found.append(int(json.loads(text)["line"]))
+            numbers.append(int(json.loads(text)["line"]))
         except (ValueError, KeyError, TypeError):
             continue
-    return found, len(found) < len(texts)
+    return numbers, len(numbers) < len(texts)
 
 
 def _refused(run: Run, stream: StreamId) -> _Range:
-    """Rows that were refused for their event times: counted by each start, and not kept."""
+    """Counts rows that were refused for their event times: each start counts them, none are set aside."""
     counted = _said(run, stream, "refused_ahead")
     return _Range(counted if _said(run, stream, "starts") == 1 else 0, counted)
 
 
 def _said(run: Run, stream: StreamId, what: str) -> int:
-    """A number of the summary about a source; 0 where it does not say."""
+    """Returns a number of the summary about a source; 0 if it is missing."""
     return sum(int(s.get(what) or 0) for s in run.summary.get("sources", ()) if s.get("source") == stream)

@@ -1,4 +1,4 @@
-"""Partitions that moved in a run, and what clients got meanwhile.  Pure."""
+"""Partitions that moved in a run, and the output of clients during each move.  Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _OVER: Final = ("done", "dropped")
 
 
 def move_reports(moves: Iterable[MadeMove], outputs: Sequence[OutputReport], begun_us: int) -> list[MoveReport]:
-    """One for each move.
+    """Returns a report for each move.
 
     Args:
       begun_us: when the run began, wall time in microseconds.
@@ -42,12 +42,12 @@ def _report(move: MadeMove, outputs: Sequence[OutputReport], begun_us: int) -> M
 
 
 def meanwhile(outputs: Sequence[OutputReport], from_us: int, until_us: int | None) -> tuple[int, int | None]:
-    """Tentative tuples that came to clients, and the longest delay of a result; None: none came."""
+    """Returns the number of tentative tuples received in a time, and the longest delay of a result; None: no result."""
     bins = [
-        one
+        bin_
         for output in outputs
-        for one in output.bins
-        if one.at_us + output.bin_us > from_us and (until_us is None or one.at_us <= until_us)
+        for bin_ in output.bins
+        if bin_.at_us + output.bin_us > from_us and (until_us is None or bin_.at_us <= until_us)
     ]
-    delays = [one.delay_max_us for one in bins if one.delay_max_us is not None]
-    return sum(one.tentative for one in bins), max(delays, default=None)
+    delays = [bin_.delay_max_us for bin_ in bins if bin_.delay_max_us is not None]
+    return sum(bin_.tentative for bin_ in bins), max(delays, default=None)

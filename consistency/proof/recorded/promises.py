@@ -1,6 +1,6 @@
-"""What nodes promised and how long they let buckets wait, as clients recorded it (rule T8).  Pure.
+"""The promises of nodes and how long they let buckets wait, as clients recorded it (rule T8).  Pure.
 
-The copy of the configuration in a run's directory says what X was to be; this says what it was.
+The copy of the configuration in a run's directory has the intended X; this module has the announced one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from spe.stream.times import BEFORE_TIME
 from spe.wire.messages import Announcement
 
 _NONE: Final[Mapping[str, Any]] = MappingProxyType({})
-#: (wall time at which something enters, kX from then on), microseconds.
+#: (wall time of an input's arrival, kX that holds from then on), microseconds.
 Step = tuple[int, int]
 
 
@@ -35,21 +35,21 @@ def promises(
     begun_us: int,
     summary: Mapping[str, Any] = _NONE,
 ) -> list[Promise]:
-    """A row per node, unit and settings, in the order of the plan.
+    """Returns a row per node, unit and settings, in the order of the plan.
 
     Args:
-      heard: of all clients.
-      begun_us: wall time that the rows' times count from.
-      summary: of the run, which knows how much of X was used.
+      heard: announcements that all clients recorded.
+      begun_us: wall time from which the rows' times count.
+      summary: of the run; it has the used share of X.
     """
     used = _used(summary)
     alike: dict[tuple[object, ...], list[Announcement]] = {}
-    for _, one in heard:
-        key = (one.node, one.unit, *_settings(one))
-        alike.setdefault(key, []).append(one)
+    for _, announcement in heard:
+        key = (announcement.node, announcement.unit, *_settings(announcement))
+        alike.setdefault(key, []).append(announcement)
     rows = [_promise(directory, each, begun_us, used) for each in alike.values()]
     units, nodes = [str(u.id) for u in plan.units], [str(n) for n in directory.nodes]
-    joined = sorted({row.node for row in rows} - set(nodes))  # no file names them (D4)
+    joined = sorted({row.node for row in rows} - set(nodes))  # D4: nodes that joined are in no file
     order = {node: at for at, node in enumerate([*nodes, *joined])}
     return sorted(rows, key=lambda row: (order[row.node], units.index(row.unit), row.since_us))
 
@@ -59,98 +59,100 @@ def _settings(one: Announcement) -> tuple[object, ...]:
 
 
 def _used(summary: Mapping[str, Any]) -> dict[tuple[str, str], float]:
-    """By node and unit, of several partitions the largest: 99 % of releases had used at most this share of X."""
-    found: dict[tuple[str, str], float] = {}
-    for one in summary.get("replicas", ()):
-        if one.get("x_used") is not None:
-            partition, _, node = one["replica"].rpartition("@")
+    """Returns the used share of X by node and unit: the 99th percentile, the largest one of several partitions."""
+    shares: dict[tuple[str, str], float] = {}
+    for replica in summary.get("replicas", ()):
+        if replica.get("x_used") is not None:
+            partition, _, node = replica["replica"].rpartition("@")
             key = node, partition.rpartition("/")[0]
-            found[key] = max(found.get(key, 0.0), float(one["x_used"]["p99"]))
-    return found
+            shares[key] = max(shares.get(key, 0.0), float(replica["x_used"]["p99"]))
+    return shares
 
 
 def _promise(
     directory: Directory, each: Sequence[Announcement], begun_us: int, used: Mapping[tuple[str, str], float]
 ) -> Promise:
-    one, waited_us = each[0], max(a.waited_us for a in each)
+    first, waited_us = each[0], max(a.waited_us for a in each)
     return Promise(
-        node=one.node,
-        unit=one.unit,
-        x_us=one.x_us,
-        share_us=one.share_us,
-        alpha=one.alpha,
-        policies=policies(one.during_failure, one.during_stabilization),
-        reconcile=one.reconcile,
+        node=first.node,
+        unit=first.unit,
+        x_us=first.x_us,
+        share_us=first.share_us,
+        alpha=first.alpha,
+        policies=policies(first.during_failure, first.during_stabilization),
+        reconcile=first.reconcile,
         since_us=min(a.since_us for a in each) - begun_us,
         waited_us=waited_us,
-        kept=waited_us <= one.share_us,
-        differs=_differs(directory, one),
-        used_p99=used.get((one.node, one.unit)),
+        kept=waited_us <= first.share_us,
+        differs=_differs(directory, first),
+        used_p99=used.get((first.node, first.unit)),
     )
 
 
 def policies(during_failure: str, during_stabilization: str) -> str:
-    """Both policies in a few words; one where they are the same."""
+    """Describes both policies in a few words; one word if they are equal."""
     if during_failure == during_stabilization:
         return during_failure
     return f"{during_failure} & {during_stabilization}"
 
 
-def _differs(directory: Directory, one: Announcement) -> str:
-    """What the copy of the configuration says instead; "" where it says the same."""
-    if (node := directory.nodes.get(NodeId(one.node))) is None:
+def _differs(directory: Directory, announcement: Announcement) -> str:
+    """Describes the differences from the copy of the configuration; "" if there are none."""
+    if (node := directory.nodes.get(NodeId(announcement.node))) is None:
         return "no such node"
-    said = {
-        "X": (show_duration(node.x_us), show_duration(one.x_us)),
-        "α": (f"{node.alpha:g}", f"{one.alpha:g}"),
+    values = {
+        "X": (show_duration(node.x_us), show_duration(announcement.x_us)),
+        "α": (f"{node.alpha:g}", f"{announcement.alpha:g}"),
         "policy": (
             policies(node.during_failure, node.during_stabilization),
-            policies(one.during_failure, one.during_stabilization),
+            policies(announcement.during_failure, announcement.during_stabilization),
         ),
-        "reconcile": (str(node.reconcile), one.reconcile),
+        "reconcile": (str(node.reconcile), announcement.reconcile),
     }
-    return ", ".join(f"{name} {file}" for name, (file, announced) in said.items() if file != announced)
+    return ", ".join(f"{name} {file}" for name, (file, announced) in values.items() if file != announced)
 
 
 def as_announced(directory: Directory, heard: Iterable[RecordedAnnouncement]) -> Directory:
-    """The directory with what nodes announced last in place of what the file says."""
+    """Returns the directory with the settings that nodes announced last, instead of the file's."""
     last: dict[NodeId, Announcement] = {}
-    for _, one in heard:
-        before = last.get(NodeId(one.node))
-        if before is None or (one.incarnation, one.since_us) >= (before.incarnation, before.since_us):
-            last[NodeId(one.node)] = one
-    said = {
+    for _, announcement in heard:
+        before = last.get(NodeId(announcement.node))
+        if before is None or (announcement.incarnation, announcement.since_us) >= (before.incarnation, before.since_us):
+            last[NodeId(announcement.node)] = announcement
+    nodes = {
         name: replace(
             directory.nodes[name],
-            x_us=one.x_us,
-            alpha=one.alpha,
-            during_failure=Policy(one.during_failure),
-            during_stabilization=Policy(one.during_stabilization),
-            reconcile=Reconcile(one.reconcile),
+            x_us=announcement.x_us,
+            alpha=announcement.alpha,
+            during_failure=Policy(announcement.during_failure),
+            during_stabilization=Policy(announcement.during_stabilization),
+            reconcile=Reconcile(announcement.reconcile),
         )
-        for name, one in last.items()
+        for name, announcement in last.items()
         if name in directory.nodes
     }
-    return replace(directory, nodes={**directory.nodes, **said})
+    return replace(directory, nodes={**directory.nodes, **nodes})
 
 
 def bounds(plan: Plan, output: StreamId, heard: Iterable[RecordedAnnouncement]) -> list[Step]:
-    """kX of what enters for an output, over time, by what one client recorded (X5).
+    """Returns kX of an output's input over time, as one client recorded it (X5).
 
-    [] where not all units on the way were announced.  Of a unit the earliest announcement counts for what was before.
+    [] where not all units on the path were announced.  The earliest announcement of a unit also counts for earlier times.
     """
-    said: dict[tuple[UnitId, NodeId], dict[tuple[int, int], tuple[int, int]]] = defaultdict(dict)
-    for arrived_us, one in sorted(heard, key=lambda each: each.arrived_us):
-        # The time is by the node's clock: what it says of the future is not believed.
-        step = min(one.since_us, arrived_us), one.share_us
-        said[UnitId(one.unit), NodeId(one.node)].setdefault((one.incarnation, one.since_us), step)
-    steps = {key: [step for _, step in sorted(found.items())] for key, found in said.items()}
+    steps_of: dict[tuple[UnitId, NodeId], dict[tuple[int, int], tuple[int, int]]] = defaultdict(dict)
+    for arrived_us, announcement in sorted(heard, key=lambda each: each.arrived_us):
+        # The time is by the node's clock; it may not lie after the arrival.
+        step = min(announcement.since_us, arrived_us), announcement.share_us
+        steps_of[UnitId(announcement.unit), NodeId(announcement.node)].setdefault(
+            (announcement.incarnation, announcement.since_us), step
+        )
+    steps = {key: [step for _, step in sorted(node_steps.items())] for key, node_steps in steps_of.items()}
     shares: dict[PartitionId, list[list[ShareStep]]] = {}
     for unit in plan.units:
-        nodes = [found for (of, _), found in steps.items() if of == unit.id]
-        first = min((found[0][0] for found in nodes), default=0)
+        nodes = [node_steps for (unit_id, _), node_steps in steps.items() if unit_id == unit.id]
+        first = min((node_steps[0][0] for node_steps in nodes), default=0)
         known: list[list[ShareStep]] = [
-            [*([] if found[0][0] == first else [(BEFORE_TIME, None)]), *found] for found in nodes
+            [*([] if node_steps[0][0] == first else [(BEFORE_TIME, None)]), *node_steps] for node_steps in nodes
         ]
         shares |= {PartitionId(unit.id, p): known for p in range(unit.partitions)}
     return SharesInForce(plan, shares).entries(Channel(output, 0))

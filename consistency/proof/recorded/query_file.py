@@ -1,7 +1,7 @@
-"""What the user's file says, read a second time: by this module alone, and by nothing of the engine's.
+"""Reads the user's file a second time, independently of the engine.
 
-It reads a file that ``spe check`` has accepted, so it looks for no mistakes.  What it takes for granted is stated in
-docs/reference/configuration.md.  Everything is a text until its place says what it is, so that ``on`` and ``1e3``
+It reads a file that ``spe check`` has accepted, so it looks for no mistakes.  Its assumptions are stated in
+docs/reference/configuration.md.  Every value stays a text until its key tells its type, so that ``on`` and ``1e3``
 stay as they were written.
 """
 
@@ -20,15 +20,15 @@ _UNIT_US: Final = {"us": 1, "ms": 10**3, "s": 10**6, "m": 60 * 10**6, "min": 60 
 _UNITS_US: Final = _UNIT_US | {"d": 24 * 3600 * 10**6}
 _ORDER: Final = re.compile(r"(.+?)\s+(asc|desc)\s*", re.IGNORECASE | re.DOTALL)
 _DISTINCT: Final = re.compile(r"distinct\b", re.IGNORECASE)
-#: Readers that can be read again.  Any other one, also of another package, is live: its rows are those of its log.
+#: Inputs that can be read again.  Any other, also of another package, is live: its rows are those of its log.
 _REPLAYED: Final = ("csv", "jsonl", "parquet", "arrow", "avro", "generator")
-#: Keys beside the reader's own.
+#: Keys besides the reader's own.
 _OPTIONS: Final = ("format", "columns", "delimiter", "quote", "header", "null", "timestamps", "sort")
 
 
 @dataclass(frozen=True)
 class WindowEntry:
-    """Half-open windows of ``size_us``, one every ``slide_us``; or, where ``count`` is not 0, of so many tuples."""
+    """Half-open windows of ``size_us``, one every ``slide_us``; or, where ``count`` is not 0, of that many tuples."""
 
     size_us: int = 0
     slide_us: int = 0
@@ -61,7 +61,7 @@ class FilterEntry(_OneInput):
 
 @dataclass(frozen=True)
 class MapEntry(_OneInput):
-    """``columns``: expression by name; ``keep``: behind the input's attributes; ``skip``: without rows that fail."""
+    """``columns``: expression by name; ``keep``: added to the input's attributes; ``skip``: rows that fail are skipped."""
 
     columns: Mapping[str, str]
     keep: bool
@@ -120,7 +120,7 @@ class TopKEntry(_OneInput):
 
 @dataclass(frozen=True)
 class CustomEntry:
-    """An operator of the user's own, ``module:Class``."""
+    """A user-defined operator, ``module:Class``."""
 
     inputs: tuple[str, ...]
     path: str
@@ -129,7 +129,7 @@ class CustomEntry:
 
 @dataclass(frozen=True, slots=True)
 class RejectedEntry:
-    """What another operator rejects: the proof does not compute it."""
+    """The rejected rows of another operator: the proof does not compute them."""
 
     source: str
 
@@ -145,12 +145,12 @@ OperatorEntry = Union[  # noqa: UP007
 
 @dataclass(frozen=True)
 class SourceEntry:
-    """A stream from outside.
+    """A source.
 
     Attributes:
       types: type by attribute, without the ``!``; None: the generator's own.
       time: the attribute with the event time; None: the time of arrival.
-      kind: one of those that can be read again, or a live one; ``reader``: its options.
+      kind: kind of the input, replayed or live; ``reader``: its options.
     """
 
     types: Mapping[str, str] | None
@@ -179,10 +179,10 @@ class FragmentEntry:
 
 @dataclass(frozen=True)
 class Reading:
-    """A configuration, as far as the truth depends on it.
+    """The parts of a configuration on which the truth depends.
 
     Attributes:
-      clients: the streams that each reads; None: there is no such section, so somebody reads all outputs.
+      clients: the streams that each client reads; None: there is no such section, so all outputs are read.
     """
 
     bucket_us: int
@@ -197,13 +197,15 @@ def read(text: str) -> Reading:
     """Reads a configuration that the engine has accepted."""
     data = _plain(yaml.compose(text, Loader=yaml.SafeLoader))
     operators = {name: _operator(entry) for name, entry in data["query"].items()}
-    read_by_others = {stream for one in operators.values() for stream in one.inputs}
-    given = data.get("outputs")
-    outputs = tuple(n for n in operators if n not in read_by_others) if given is None else _names(given)
+    read_by_others = {stream for item in operators.values() for stream in item.inputs}
+    outputs_section = data.get("outputs")
+    outputs = (
+        tuple(n for n in operators if n not in read_by_others) if outputs_section is None else _names(outputs_section)
+    )
     clients = data.get("clients")
     fragments = [
-        FragmentEntry(_names(one["operators"]), _key(one.get("key")), int(one.get("partitions") or 1))
-        for one in (data.get("fragments") or {}).values()
+        FragmentEntry(_names(item["operators"]), _key(item.get("key")), int(item.get("partitions") or 1))
+        for item in (data.get("fragments") or {}).values()
     ]
     return Reading(
         bucket_us=duration_us(data.get("bucket") or "100ms"),
@@ -211,26 +213,26 @@ def read(text: str) -> Reading:
         operators=operators,
         outputs=outputs,
         clients=None if clients is None else {
-            name: _names((one or {}).get("reads") or list(outputs)) for name, one in clients.items()
+            name: _names((item or {}).get("reads") or list(outputs)) for name, item in clients.items()
         },
         fragments=tuple(fragments) or (FragmentEntry(tuple(operators), None, 1),),
     )  # fmt: skip
 
 
 def duration_us(text: str) -> int:
-    """Microseconds of ``1h30m``, ``-10s`` or ``0``."""
+    """Parses ``1h30m``, ``-10s`` or ``0`` into microseconds."""
     body = text.strip()
     total = sum((Fraction(number) * _UNITS_US[unit] for number, unit in _DURATION.findall(body)), Fraction(0))
     return -round(total) if body.startswith("-") else round(total)
 
 
 def _plain(node: Any) -> Any:
-    """Texts, lists and mappings of texts; None for an empty value, ``~`` and ``null``."""
+    """Returns texts, lists and mappings of texts; None for an empty value, ``~`` and ``null``."""
     if isinstance(node, yaml.ScalarNode):
         empty = node.style is None and node.value.lower() in ("", "~", "null")
         return None if empty else node.value
     if isinstance(node, yaml.SequenceNode):
-        return [_plain(one) for one in node.value]
+        return [_plain(element) for element in node.value]
     own, merged = {}, {}
     for key, value in node.value:
         if key.value == "<<" and key.style is None:
@@ -243,7 +245,7 @@ def _plain(node: Any) -> Any:
 
 
 def _names(value: Any) -> tuple[str, ...]:
-    """One name, or a list of names."""
+    """Parses one name, or a list of names."""
     return () if value is None else (value,) if isinstance(value, str) else tuple(value)
 
 
@@ -258,14 +260,14 @@ def _key(value: Any) -> tuple[str, ...] | dict[str, tuple[str, ...]] | None:
 
 
 def _source(entry: Mapping[str, Any]) -> SourceEntry:
-    given = dict(entry["from"])
-    kind = next(k for k, value in given.items() if k not in _OPTIONS and value is not None)
-    options: Any = given[kind] if kind == "generator" else given
+    from_ = dict(entry["from"])
+    kind = next(k for k, value in from_.items() if k not in _OPTIONS and value is not None)
+    options: Any = from_[kind] if kind == "generator" else from_
     options = {"name": options} if isinstance(options, str) else options
     types, time, disorder = entry.get("schema"), entry.get("time"), entry.get("disorder")
     if kind == "generator":
         disorder = options.get("disorder") if disorder is None else disorder
-        if options["name"] != "rows":  # the others bring a schema of their own, of which `ts` is the time
+        if options["name"] != "rows":  # other generators bring their own schema, with `ts` as the time
             types, time = None, time or "ts"
     return SourceEntry(
         types=None if types is None else {name: text.rstrip("!") for name, text in types.items()},
@@ -333,17 +335,17 @@ def _join(body: Mapping[str, Any]) -> JoinEntry:
 
 
 def _window(value: Any) -> WindowEntry:
-    """``1s``, or a mapping with tumbling, sliding and slide, or count."""
-    given = {"tumbling": value} if isinstance(value, str) else value
-    if given.get("count") is not None:
-        return WindowEntry(count=int(given["count"]))
-    size = duration_us(given.get("tumbling") or given["sliding"])
-    slide = size if given.get("tumbling") else duration_us(given["slide"])
-    return WindowEntry(size, slide, duration_us(given.get("offset") or "0"), given.get("on"))
+    """Parses ``1s``, or a mapping with tumbling, sliding and slide, or count."""
+    options = {"tumbling": value} if isinstance(value, str) else value
+    if options.get("count") is not None:
+        return WindowEntry(count=int(options["count"]))
+    size = duration_us(options.get("tumbling") or options["sliding"])
+    slide = size if options.get("tumbling") else duration_us(options["slide"])
+    return WindowEntry(size, slide, duration_us(options.get("offset") or "0"), options.get("on"))
 
 
 def _call(text: str) -> CallEntry:
-    """``sum(price * qty)``, ``count(*)``, ``count(distinct user)``, ``module:Class(latency)``."""
+    """Parses ``sum(price * qty)``, ``count(*)``, ``count(distinct user)``, ``module:Class(latency)``."""
     function, _, rest = text.partition("(")
     argument = rest.rstrip()[:-1].strip()
     function = function.strip()
@@ -355,8 +357,8 @@ def _call(text: str) -> CallEntry:
 
 
 def _order(text: str) -> tuple[str, bool]:
-    found = _ORDER.fullmatch(text)
-    return (text.strip(), False) if found is None else (found[1].strip(), found[2].lower() == "desc")
+    match_ = _ORDER.fullmatch(text)
+    return (text.strip(), False) if match_ is None else (match_[1].strip(), match_[2].lower() == "desc")
 
 
 _OPERATORS: Final[Mapping[str, Callable[[Any], OperatorEntry]]] = {

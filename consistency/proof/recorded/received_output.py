@@ -1,7 +1,7 @@
-"""What a client received of an output, read by need.
+"""The recorded output of one client, read on demand.
 
-A right stream is judged by what NumPy makes of its recording (``records.summaries``): tuples come to Spark where they
-were tentative, and where digests say that they differ from the truth.
+A right stream is judged by what NumPy makes of its recording (``records.summaries``): Spark reads only tentative
+tuples, and tuples whose digests differ from the truth.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-#: Records and blocks that tasks are told by number; of more than that everything is read.
+#: Maximum number of records and blocks that are selected by number; beyond it everything is read.
 _SOME: Final = 10_000
 
 
 class ReceivedStream:
-    """All of it as frames.
+    """The output as frames.
 
     Attributes:
       records: a row per record; see ``elements``.
@@ -44,21 +44,21 @@ class ReceivedStream:
         return self._rows
 
     def tentative(self, each: OfBatches, made: pa.Schema) -> DataFrame:
-        """What tasks make of tentative tuples: of batches of TENTATIVE_ROWS.
+        """Applies ``each`` to batches of TENTATIVE_ROWS within tasks.
 
         Args:
-          made: the schema of that.
+          made: the schema of the result.
         """
         from pyspark.sql import functions as F
 
         return _through(self.rows.where(F.col("kind") == TENTATIVE), each, made)
 
     def of_records(self, which: DataFrame) -> DataFrame:
-        """The rows of some records; ``which`` has ``partition, sequence``."""
+        """Returns the rows of some records; ``which`` has ``partition, sequence``."""
         return self.rows.join(which, ["partition", "sequence"], how="left_semi")
 
     def of_blocks(self, which: DataFrame) -> DataFrame:
-        """The rows of stable tuples in some blocks of places; ``which`` has ``partition, block``."""
+        """Returns the rows of stable tuples in some blocks of places; ``which`` has ``partition, block``."""
         from pyspark.sql import functions as F
 
         block = F.floor(F.col("id") / BLOCK)
@@ -66,19 +66,19 @@ class ReceivedStream:
         return stable.join(which, ["partition", "block"], how="left_semi").drop("block")
 
     def digests(self, schema: Schema) -> DataFrame:
-        """``partition, block, our_count, our_digest`` of the stable tuples."""
+        """Returns ``partition, block, our_count, our_digest`` of the stable tuples."""
         from pyspark.sql import functions as F
 
         stable = self.rows.where(F.col("kind") == STABLE).withColumn("place", F.col("id"))
         return block_digests(stable, "tuple", "time_us", schema, "our")
 
     def reshaped(self, shape: Callable[[DataFrame], DataFrame]) -> ReceivedStream:
-        """With tuples of another shape."""
+        """Returns the output with tuples of another shape."""
         return ReceivedStream(self.records, shape(self.rows))
 
 
 class ReceivedRecording(ReceivedStream):
-    """Read from the recording when it is asked for, and no more than that."""
+    """Reads the recording on demand, and no more of it than needed."""
 
     def __init__(
         self,
@@ -92,15 +92,15 @@ class ReceivedRecording(ReceivedStream):
         """
         Args:
           summary: SUMMARY (consistency.proof.recorded.records).
-          read: RECEIVED, or the wanted part of it.
-          through: what tasks make of TENTATIVE_ROWS of the wanted part.
+          read: returns RECEIVED, or the wanted part of it.
+          through: applies a function to TENTATIVE_ROWS of the wanted part, within tasks.
           keep: stores all rows, where they are needed.
-          at_once: store them now, for there will be more later.
+          at_once: store them now, since more will arrive later.
         """
         from pyspark.sql import functions as F
 
         summary = on_disk(summary)
-        summary.count()  # now: what is read of the sources' logs later holds all that led to this
+        summary.count()  # now: source logs that are read later contain the cause of all of it
         self.records = records_of(summary)
         self._blocks = summary.where(F.col("kind").isNull()).select("partition", "block", "count", "digest")
         self._read = read
@@ -142,21 +142,21 @@ class ReceivedRecording(ReceivedStream):
 
 
 def records_of(summary: DataFrame) -> DataFrame:
-    """The rows of SUMMARY (consistency.proof.recorded.records) that are of records."""
+    """Selects the rows of SUMMARY (consistency.proof.recorded.records) that describe records."""
     from pyspark.sql import functions as F
 
     return summary.where(F.col("kind").isNotNull()).drop("block", "digest")
 
 
 def _numbers(which: DataFrame, name: str) -> Mapping[int, frozenset[int]] | None:
-    """The numbers in a column, by partition; None: too many."""
+    """Returns the numbers in a column, by partition; None: too many."""
     rows = which.select("partition", name).limit(_SOME + 1).collect()
     if len(rows) > _SOME:
         return None
-    found: dict[int, set[int]] = {}
+    by_partition: dict[int, set[int]] = {}
     for row in rows:
-        found.setdefault(row["partition"], set()).add(row[name])
-    return {partition: frozenset(numbers) for partition, numbers in found.items()}
+        by_partition.setdefault(row["partition"], set()).add(row[name])
+    return {partition: frozenset(numbers) for partition, numbers in by_partition.items()}
 
 
 def _through(rows: DataFrame, each: OfBatches, made: pa.Schema) -> DataFrame:
@@ -168,7 +168,7 @@ def _is_tentative(_partition: int, _sequence: int, element: Element) -> bool:
 
 
 class _Blocks:
-    """Wanted: what has a stable tuple in one of these blocks, by partition."""
+    """Selects elements that have a stable tuple in one of these blocks, by partition."""
 
     def __init__(self, numbers: Mapping[int, frozenset[int]]) -> None:
         self._numbers = numbers

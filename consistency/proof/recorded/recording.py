@@ -1,4 +1,4 @@
-"""What a client received of an output, element by element, as a frame."""
+"""Frames of the elements that a client received of an output, and of a source's log."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def changes(
     pieces: Sequence[Stretch] | None = None,
     wanted: Wanted | None = None,
 ) -> DataFrame:
-    """RECEIVED (consistency.proof.recorded.elements): a row per tuple, and one per element that has none.
+    """Returns RECEIVED (consistency.proof.recorded.elements): a row per tuple, and one per element without tuples.
 
     Columns: ``partition int, sequence long, row int, arrived_us long, kind string, id long, time_us long, tuple
     struct<the output's attributes>``; see ``consistency.proof.recorded.records``.  ``tuple`` may be null.
 
     Args:
-      pieces: the stretches to read; None: all there is.
-      wanted: which elements; None: all.
+      pieces: the stretches to read; None: all.
+      wanted: selects elements; None: all.
 
     Raises:
       SpeError: there is no such output or client.  A damaged recording is an error when the frame is computed.
@@ -65,11 +65,11 @@ def changes(
 def tentative(
     spark: SparkSession, run: Run, client: str, output: StreamId, wanted: Wanted, each: OfBatches, made: pa.Schema
 ) -> DataFrame:
-    """What tasks make of TENTATIVE_ROWS (consistency.proof.recorded.records), which need not become rows of Spark's.
+    """Applies ``each`` to TENTATIVE_ROWS (consistency.proof.recorded.records) within tasks, without rows of Spark.
 
     Args:
-      wanted: which elements, all of them tentative.
-      made: the schema of that.
+      wanted: selects elements, all of them tentative.
+      made: the schema of the result.
 
     Raises as :func:`changes`.
     """
@@ -84,7 +84,7 @@ def tentative(
 def summary(
     spark: SparkSession, run: Run, client: str, output: StreamId, pieces: Sequence[Stretch] | None = None
 ) -> DataFrame:
-    """SUMMARY (consistency.proof.recorded.records) of what was received.  Takes and raises as :func:`changes`."""
+    """Returns SUMMARY (consistency.proof.recorded.records) of a recording.  Takes and raises as :func:`changes`."""
     table = recording_table(run, client, output, CHANGES)
 
     def read(_number: int, stretch: Stretch, content: memoryview | None) -> Iterator[pa.RecordBatch]:
@@ -94,7 +94,7 @@ def summary(
 
 
 def source_log(spark: SparkSession, run: Run, stream: StreamId, pieces: Sequence[Stretch] | None = None) -> DataFrame:
-    """The log of a source: ``_id, _time_us`` and its attributes.  Takes and raises as :func:`changes`."""
+    """Returns the log of a source: ``_id, _time_us`` and its attributes.  Takes and raises as :func:`changes`."""
     return load(spark, run, source_table(run, stream), pieces)
 
 
@@ -105,11 +105,11 @@ def load(
     pieces: Sequence[Stretch] | None = None,
     wanted: Wanted | None = None,
 ) -> DataFrame:
-    """As ``format("spe")``, without the processes that Spark starts to plan a data source.
+    """Reads as ``format("spe")``, without the processes that Spark starts to plan a data source.
 
     Args:
-      pieces: the stretches to read; None: all there is.
-      wanted: of a recording, which elements; None: all.
+      pieces: the stretches to read; None: all.
+      wanted: selects elements of a recording; None: all.
 
     Raises:
       LogCorrupt: segments are missing.
@@ -121,18 +121,18 @@ def load(
     return over_stretches(spark, run, table, read, table.arrow_schema, pieces)
 
 
-#: What a task makes of a segment: its number, where it is and, from another file system, its bytes.
+#: Reads a segment in a task: its number, its place and, from another file system, its bytes.
 Read = Callable[[int, Stretch, memoryview | None], Iterator[pa.RecordBatch]]
 
 
 def over_stretches(
     spark: SparkSession, run: Run, table: Table, read: Read, made: pa.Schema, pieces: Sequence[Stretch] | None = None
 ) -> DataFrame:
-    """What ``read`` makes of each segment of a table; a task reads one or several, in order.
+    """Applies ``read`` to each segment of a table; a task reads one or several, in order.
 
     Args:
       made: the schema of its batches.
-      pieces: the stretches to read; None: all there is.
+      pieces: the stretches to read; None: all.
 
     Raises:
       LogCorrupt: segments are missing.
@@ -153,7 +153,7 @@ def over_stretches(
 def _over_remote(
     spark: SparkSession, run: Run, table: Table, pieces: Sequence[Stretch], read: Read, schema: StructType
 ) -> DataFrame:
-    """The same of segments that lie on another file system."""
+    """Does the same for segments on another file system."""
     from consistency.proof.storage.remote import folder_of
 
     if not pieces:
@@ -164,12 +164,12 @@ def _over_remote(
 
 
 def _with_some(table: Table, pieces: Sequence[Stretch] | None, wanted: Wanted | None) -> Sequence[Stretch] | None:
-    """The stretches in which some of what is wanted is."""
+    """Returns the stretches that contain wanted elements."""
     if not isinstance(wanted, WantedRecords):
         return pieces
     return [s for s in (all_stretches(table) if pieces is None else pieces) if wanted.in_stretch(s)]
 
 
 def as_tuple(table: Table) -> Column:
-    """The attributes in one struct."""
+    """Packs the attributes into one struct."""
     return F.struct(*[F.col(f"`{name}`") for name in table.schema.names])

@@ -1,9 +1,9 @@
-"""Logs and recordings as tables: which files, which columns, and how one stretch of records becomes Arrow batches.
+"""Logs and recordings as tables: their files and columns, and how one stretch of records becomes Arrow batches.
 
     source log      _id, _time_us, the attributes
     recording       stable: _partition, _id, _time_us, the attributes
                     changes: _partition, _sequence, _row, _arrived_us, _kind, _id, _time_us, the attributes
-                    summary: a row per record, and digests of what is stable (SUMMARY)
+                    summary: a row per record, and digests of stable tuples (SUMMARY)
 
 ``_sequence`` counts the records of a partition and ``_row`` the tuples in one; ``_kind`` is one of KINDS.  ``_id`` is
 the tuple's, or the last one that an undo leaves or a stable boundary covers; ``_time_us``
@@ -51,16 +51,16 @@ _CHANGES: Final = [
 ]
 
 
-#: Of a recording's tentative tuples; the last one has the attributes.
+#: Columns of a recording's tentative tuples; the last one has the attributes.
 TENTATIVE_ROWS: Final = ("partition", "time_us", "sequence", "row", "arrived_us", "tuple")
 
 
 @dataclass(frozen=True)
 class Table:
-    """What is read.
+    """A log or recording as a table.
 
     Attributes:
-      folders: of each partition; one for a source.
+      folders: one per partition; one for a source.
       mode: STABLE or CHANGES; a source has STABLE only.
     """
 
@@ -92,8 +92,8 @@ class Stretch:
 
     Attributes:
       partition: index of the folder.
-      offset: in the file, where record ``first`` begins.
-      last: the last record; None: as far as there are whole ones, as in a recording.
+      offset: position of record ``first`` in the file.
+      last: the last record; None: up to the last complete one, as in a recording.
       following: first record of the next segment, which must continue this one; None: there is none.
       upto_id: of a source's log, the id of the last tuple before the next segment; None: not known, or there is none.
     """
@@ -108,19 +108,19 @@ class Stretch:
 
 
 class TimedStretch(NamedTuple):
-    """A stretch of a source's log, and the least and the largest time in it."""
+    """A stretch of a source's log, with its least and its largest time."""
 
     stretch: Stretch
     least_us: int
     most_us: int
 
 
-#: Is an element to be read?  Asked with its partition and the number of its record.
+#: Decides whether an element is read, from its partition, the number of its record and the element.
 Wanted = Callable[[int, int, Element], bool]
 
 
 class WantedRecords:
-    """Wanted: records of these numbers, by partition."""
+    """Selects records by their numbers, by partition."""
 
     def __init__(self, numbers: Mapping[int, frozenset[int]]) -> None:
         self._numbers = numbers
@@ -130,25 +130,25 @@ class WantedRecords:
         return sequence in self._numbers.get(partition, ())
 
     def in_stretch(self, stretch: Stretch) -> bool:
-        """Is one of them in it?"""
+        """Does the stretch contain one of the records?"""
         some = self._in_order.get(stretch.partition, [])
         at = bisect_left(some, stretch.first)
         return at < len(some) and (stretch.following is None or some[at] < stretch.following)
 
 
 def whole(segment: Segment) -> tuple[int, int]:
-    """(first record, its offset) of a segment."""
+    """Returns (first record, its offset) of a segment."""
     return segment.first, HEADER_BYTES
 
 
 def read_stretch(
     table: Table, stretch: Stretch, content: memoryview | None = None, wanted: Wanted | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Arrow batches of a stretch.
+    """Yields Arrow batches of a stretch.
 
     Args:
-      content: of the segment, where it lies on no disk of this machine.
-      wanted: of a recording, which elements are read; None: all.
+      content: bytes of the segment, if it lies on no disk of this machine.
+      wanted: selects elements of a recording; None: all.
 
     Raises:
       LogCorrupt: damage inside it, or a gap in it or behind it; names file and offset, or the record.
@@ -161,7 +161,7 @@ def read_stretch(
     else:
         elements = _recorded(table, folder, records, pool)
         if wanted is not None:
-            elements = (one for one in elements if wanted(stretch.partition, one[0], one[2]))
+            elements = (item for item in elements if wanted(stretch.partition, item[0], item[2]))
     if table.mode == CHANGES:
         yield from change_batches(table, stretch.partition, elements)
     else:
@@ -170,7 +170,7 @@ def read_stretch(
 
 
 def read_log(table: Table, stretch: Stretch) -> Iterator[Batch]:
-    """What a stretch of a source's log has.  Raises as :func:`read_stretch`."""
+    """Yields the batches of a stretch of a source's log.  Raises as :func:`read_stretch`."""
     records = scan_stretch(Path(table.folders[stretch.partition]), stretch)
     for _, _, batch in _logged(table, stretch, records, StringPool()):
         assert isinstance(batch, Batch)
@@ -180,7 +180,7 @@ def read_log(table: Table, stretch: Stretch) -> Iterator[Batch]:
 def tentative_batches(
     table: Table, stretch: Stretch, content: memoryview | None, wanted: Wanted
 ) -> Iterator[pa.RecordBatch]:
-    """TENTATIVE_ROWS of what is wanted of a stretch, all of which has tuples.  Takes and raises as read_stretch."""
+    """Yields TENTATIVE_ROWS of the wanted elements of a stretch, all of which have tuples.  Raises as read_stretch."""
     attributes = arrow_fields(table.schema)
     for batch in read_stretch(table, stretch, content, wanted):
         added, values = batch.columns[: len(_CHANGES)], batch.columns[len(_CHANGES) :]
@@ -190,15 +190,15 @@ def tentative_batches(
 
 
 def stable_batches(table: Table, partition: int, batches: Iterable[Batch]) -> Iterator[pa.RecordBatch]:
-    """The tuples of one partition, in mode STABLE."""
+    """Yields the tuples of one partition, in mode STABLE."""
     return _arrow(table, (_stable(table, partition, batch) for batch in batches if len(batch)))
 
 
 def change_batches(
     table: Table, partition: int, elements: Iterable[tuple[int, int, Element]]
 ) -> Iterator[pa.RecordBatch]:
-    """Elements of one partition, each with its sequence number and time of arrival, in mode CHANGES."""
-    return _arrow(table, (_change(table, partition, *one) for one in elements))
+    """Yields elements of one partition, each with its sequence number and time of arrival, in mode CHANGES."""
+    return _arrow(table, (_change(table, partition, *item) for item in elements))
 
 
 def _arrow(table: Table, parts: Iterable[tuple[list[pa.Array], Rows]]) -> Iterator[pa.RecordBatch]:
@@ -208,9 +208,9 @@ def _arrow(table: Table, parts: Iterable[tuple[list[pa.Array], Rows]]) -> Iterat
         yield pa.RecordBatch.from_arrays(arrays, schema=table.arrow_schema)
 
 
-#: What :func:`summarize` gives.  A row per record that holds anything: ``count`` tuples, ``first_us`` and ``last_us``
-#: of their times (a boundary's own in both), ``first_id`` and ``id``.  And a row, without a ``kind``, for each run of
-#: stable tuples of one ``block`` (``consistency.proof.comparing.digests``), which has ``count`` and ``digest``.
+#: Result of :func:`summarize`.  A row per record: ``count`` tuples, ``first_us`` and ``last_us`` of their times (a
+#: boundary's own in both), ``first_id`` and ``id``.  And a row, without a ``kind``, for each run of stable tuples of one
+#: ``block`` (``consistency.proof.comparing.digests``), with ``count`` and ``digest``.
 SUMMARY: Final = pa.schema(
     [
         ("partition", _INT),
@@ -229,16 +229,16 @@ SUMMARY: Final = pa.schema(
 
 
 def summarize(table: Table, stretch: Stretch, content: memoryview | None = None) -> Iterator[pa.RecordBatch]:
-    """SUMMARY of a stretch of a recording.  Takes and raises as :func:`read_stretch`."""
+    """Yields SUMMARY of a stretch of a recording.  Takes and raises as :func:`read_stretch`."""
     folder = Path(table.folders[stretch.partition])
     elements = _recorded(table, folder, scan_stretch(folder, stretch, content), StringPool())
     return summaries(table.schema, stretch.partition, elements)
 
 
 def summaries(schema: Schema, partition: int, elements: Iterable[tuple[int, int, Element]]) -> Iterator[pa.RecordBatch]:
-    """SUMMARY of elements of one partition, each with its sequence number and time of arrival."""
+    """Yields SUMMARY of elements of one partition, each with its sequence number and time of arrival."""
     digester = Digester(schema)
-    told: list[tuple[int | str | None, ...]] = []
+    records: list[tuple[int | str | None, ...]] = []
     stable: list[Batch] = []
     count = 0
     for sequence, arrived_us, element in elements:
@@ -247,35 +247,35 @@ def summaries(schema: Schema, partition: int, elements: Iterable[tuple[int, int,
                 continue
             ids, (_, first_us, last_us) = element.row_ids(), element.rows.span()
             place = (int(ids.min()), int(ids.max()), first_us, last_us)
-            told.append((sequence, KINDS[element.kind], arrived_us, *place, len(element)))
+            records.append((sequence, KINDS[element.kind], arrived_us, *place, len(element)))
             if element.kind is Kind.STABLE:
                 stable.append(element)
             count += len(element)
         else:
             id_ = element.upto_id if isinstance(element, Boundary | Undo) else None
             time = element.time if isinstance(element, Boundary) else None
-            told.append((sequence, _bare(element), arrived_us, id_, id_, time, time, 0))
-        if count >= BATCH_ROWS or len(told) >= BATCH_ROWS:
-            yield _summary(partition, told, stable, digester)
-            told, stable, count = [], [], 0
-    if told:
-        yield _summary(partition, told, stable, digester)
+            records.append((sequence, _bare(element), arrived_us, id_, id_, time, time, 0))
+        if count >= BATCH_ROWS or len(records) >= BATCH_ROWS:
+            yield _summary(partition, records, stable, digester)
+            records, stable, count = [], [], 0
+    if records:
+        yield _summary(partition, records, stable, digester)
 
 
 def _summary(
-    partition: int, told: list[tuple[int | str | None, ...]], stable: list[Batch], digester: Digester
+    partition: int, records: list[tuple[int | str | None, ...]], stable: list[Batch], digester: Digester
 ) -> pa.RecordBatch:
-    columns = [list(column) for column in zip(*told)]
+    columns = [list(column) for column in zip(*records)]
     if stable:
         ids, rows = np.concatenate([b.row_ids() for b in stable]), concat_rows([b.rows for b in stable])
-        block, counts, digest = (found.tolist() for found in digester.blocks(ids, rows))
+        block, counts, digest = (values.tolist() for values in digester.blocks(ids, rows))
     else:
         block, counts, digest = [], [], []
     nothing = [None] * len(block)
     for column in columns[:-1]:
         column += nothing
     columns[-1] += counts
-    columns += [[None] * len(told) + block, [None] * len(told) + digest]
+    columns += [[None] * len(records) + block, [None] * len(records) + digest]
     columns = [[partition] * len(columns[0]), *columns]
     return pa.RecordBatch.from_arrays(
         [pa.array(column, field.type) for column, field in zip(columns, SUMMARY, strict=True)], schema=SUMMARY
@@ -283,7 +283,7 @@ def _summary(
 
 
 def scan_stretch(folder: Path, stretch: Stretch, content: memoryview | None = None) -> Iterator[Record]:
-    """The records of a stretch.  Takes and raises as :func:`read_stretch`."""
+    """Yields the records of a stretch.  Takes and raises as :func:`read_stretch`."""
     file = folder / stretch.segment.name
     if content is None:
         with file.open("rb") as opened:
@@ -312,7 +312,7 @@ def scan_stretch(folder: Path, stretch: Stretch, content: memoryview | None = No
 def _recorded(
     table: Table, folder: Path, records: Iterable[Record], pool: StringPool
 ) -> Iterator[tuple[int, int, Element]]:
-    """(record, time of arrival, element) of a recording.  Raises LogCorrupt for what is no change of its schema."""
+    """Yields (record, time of arrival, element) of a recording.  Raises LogCorrupt for a record of another schema."""
     where = PurePosixPath(folder)
     return (decode_recorded(record, table.schema, pool, where) for record in records)
 
@@ -320,7 +320,7 @@ def _recorded(
 def _logged(
     table: Table, stretch: Stretch, records: Iterable[Record], pool: StringPool
 ) -> Iterator[tuple[int, int, Element]]:
-    """(record, 0, batch) of a source's log.  Raises LogCorrupt where a tuple between two others is missing."""
+    """Yields (record, 0, batch) of a source's log.  Raises LogCorrupt where a tuple between two others is missing."""
     where = Path(table.folders[stretch.partition]) / stretch.segment.name
     last_id = 0 if stretch.first == 1 else None
     for record in records:
@@ -347,7 +347,7 @@ def _stable(table: Table, partition: int, batch: Batch) -> tuple[list[pa.Array],
 def _change(
     table: Table, partition: int, sequence: int, arrived_us: int, element: Element
 ) -> tuple[list[pa.Array], Rows]:
-    """The rows of one element: one per tuple, or one with nulls where there is none."""
+    """Returns the rows of one element: one per tuple, or one with nulls where there is none."""
     if isinstance(element, Batch):
         kind, ids, rows = KINDS[element.kind], element.row_ids(), element.rows
     else:
@@ -378,13 +378,13 @@ def _bare(element: Element) -> str:
 
 
 def _nothing(schema: Schema) -> Rows:
-    """One row of nulls."""
+    """Returns one row of nulls."""
     time = np.zeros(1, np.int64)
     return Rows(time, time, tuple(Column.from_list([None], a.type) for a in schema))
 
 
 def _gathered(parts: Iterable[tuple[list[pa.Array], Rows]]) -> Iterator[tuple[list[pa.Array], Rows]]:
-    """Small pieces put together: a record holds what arrived in some milliseconds."""
+    """Joins small pieces: a record holds the arrivals of some milliseconds."""
     waiting: list[tuple[list[pa.Array], Rows]] = []
     count = 0
     for part in parts:

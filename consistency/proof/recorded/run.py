@@ -1,7 +1,7 @@
-"""A run's directory, opened and checked: what was run, what the sources logged, what the clients received.
+"""Opens and checks a run's directory: the plan, the sources' logs, the clients' recordings.
 
-What can be seen without reading the data is seen here: files that are missing, another plan, a log whose acknowledged
-part is cut.  The data themselves are checked while Spark reads them (``consistency.proof.recorded.table_source``).
+Checks that need not read the data are made here: missing files, another plan, a log whose acknowledged part is cut.
+The data themselves are checked while Spark reads them (``consistency.proof.recorded.table_source``).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from spe.runtime.storage import DiskStorage
 from spe.stream.ids import Channel
 from spe.stream.names import StreamId
 
-#: How every log begins, before the version of its format; and how long both are together.
+#: First bytes of every log, before the version of its format; and the length of both together.
 _LOG: Final = b"SPELOG"
 _MAGIC_BYTES: Final = 8
 #: A process id that no process has.
@@ -55,11 +55,11 @@ class Run:
 
     Attributes:
       path: the folder of the run.
-      plan, directory: what was run, and by whom, as the run's own copy of the configuration says.
-      facts: what the supervisor wrote at the start: versions, command line, seed.
+      plan, directory: the plan and its placement, by the run's own copy of the configuration.
+      facts: written by the supervisor at the start: versions, command line, seed.
       events: states, faults and processes with their times, in order; ``t`` is wall time in microseconds.
-      summary: what the supervisor saw in the end; empty for a run that was broken off.
-      origin: URI of the directory on another file system, of which ``path`` holds what is small; "" where it holds all.
+      summary: written by the supervisor in the end; empty for a run that was broken off.
+      origin: URI of the directory on another file system, of which ``path`` holds the small files; "" where it holds all.
     """
 
     path: Path
@@ -75,7 +75,7 @@ class Run:
         """Opens the directory of a run.
 
         Raises:
-          SpeError: it is no such directory, or something is missing or damaged; says what.
+          SpeError: it is no such directory, or something is missing or damaged; names it.
           ConfigError: its configuration cannot be read any more (data files or modules that were moved).
         """
         if not path.is_dir():
@@ -102,14 +102,14 @@ class Run:
 
     @cached_property
     def reading(self) -> Reading:
-        """The copy of the configuration, as the truth reads it: by a reader of its own."""
+        """The copy of the configuration, read by a reader that is independent of the engine."""
         try:
             return read((self.path / _CONFIG).read_text(encoding="utf-8"))
         except ValueError as error:
             raise SpeError(f"{self.path}: {error}") from error
 
     def check(self) -> None:
-        """Raises SpeError where a source's log or a client's recording is missing, visibly incomplete or not ours."""
+        """Raises SpeError where a source's log or a client's recording is missing, visibly incomplete or of another run."""
         for stream in self.plan.sources:
             self._check_version(self.source_path(stream), self.source_segments(stream))
         for name, channel in self.recordings():
@@ -122,17 +122,17 @@ class Run:
     def _check_version(self, folder: Path, segments: list[Segment]) -> None:
         """Raises SpeError for a log of another version of the format, which would look damaged.
 
-        What is no log at all is told where it is read: the end of a log may be torn.
+        A file that is no log at all is reported where it is read: the end of a log may be torn.
         """
         for segment in segments:
             try:
                 with (folder / segment.name).open("rb") as file:
-                    found = file.read(_MAGIC_BYTES)
+                    magic = file.read(_MAGIC_BYTES)
             except FileNotFoundError:
-                continue  # `retain` has deleted it since; what is needed, and gone, is told where it is read
+                continue  # `retain` has deleted it since; if it is needed, its reader reports that
             ours = encode_header(segment)[:_MAGIC_BYTES]
-            if found != ours and found.startswith(_LOG):
-                there, here = (text.removeprefix(_LOG).decode("ascii", "replace").strip() for text in (found, ours))
+            if magic != ours and magic.startswith(_LOG):
+                there, here = (text.removeprefix(_LOG).decode("ascii", "replace").strip() for text in (magic, ours))
                 raise SpeError(
                     f"{folder / segment.name} is a log of version {there}; this release reads version {here}"
                 )
@@ -140,7 +140,7 @@ class Run:
     def _check_origins(self) -> None:
         """Raises SpeError where a recording comes from other source logs than those of the run (rule S6).
 
-        A recording that an earlier version made says nothing of it, and is judged by its rows alone.
+        A recording of an earlier version has no origins, and is judged by its rows alone.
         """
         if self.origin:
             return  # on another file system; small files may be missing here
@@ -153,16 +153,16 @@ class Run:
                 made = combined([known[c] for c in unit.channels_in(partition)])
                 known |= {Channel(stream, partition): made for stream in unit.outputs}
         for name, channel in self.recordings():
-            kept = read_provenance(self.storage, client_folder(name) / PROVENANCE).get(str(channel))
-            if kept is not None and kept.origin and kept.origin != known[channel]:
+            provenance = read_provenance(self.storage, client_folder(name) / PROVENANCE).get(str(channel))
+            if provenance is not None and provenance.origin and provenance.origin != known[channel]:
                 raise SpeError(
                     f"{self.path}: what client {name!r} received of {channel} comes from other source logs "
-                    f"({kept.origin}) than those of the run ({known[channel] or 'one of which has no identity'}): "
+                    f"({provenance.origin}) than those of the run ({known[channel] or 'one of which has no identity'}): "
                     "a source's folder was replaced"
                 )
 
     def signature_flaws(self, stream: StreamId) -> list[str]:
-        """A sentence where the log of a source began with other settings than the copy of the configuration has."""
+        """Returns a sentence if the log of a source began with other settings than the copy of the configuration has."""
         signed = signature_of(read_identity(self.storage, source_folder(stream)))
         if signed in ("", self.directory.signature):
             return []
@@ -171,11 +171,11 @@ class Run:
         ]
 
     def source_path(self, stream: StreamId) -> Path:
-        """Folder of a source's log."""
+        """Returns the folder of a source's log."""
         return self.path / source_folder(stream)
 
     def source_segments(self, stream: StreamId) -> list[Segment]:
-        """The segments of a source's log, in order.  Raises SpeError where there are none, or not all."""
+        """Returns the segments of a source's log, in order.  Raises SpeError where there are none, or not all."""
         folder = self.source_path(stream)
         if not folder.is_dir():
             raise SpeError(f"{self.path} is incomplete: there is no {folder}, the log of source {stream!r}")
@@ -185,41 +185,41 @@ class Run:
         return segments
 
     def need_whole(self) -> None:
-        """Raises LogCut where the beginning of a log or a recording was deleted: that was not seen, so no verdict."""
+        """Raises LogCut where the beginning of a log or a recording was deleted: without it there is no verdict."""
         folders = [self.source_path(s) for s in self.plan.sources]
-        folders += [self.recording_path(*one) for one in self.recordings()]
+        folders += [self.recording_path(*recording) for recording in self.recordings()]
         for folder in folders:
             need_judged(DiskStorage(folder), PurePosixPath(), folder)
 
     def channels(self, output: StreamId) -> list[Channel]:
-        """The partitions of an output stream."""
+        """Returns the partitions of an output stream."""
         return [Channel(output, p) for p in range(self.plan.partitions_of(output))]
 
     def recordings(self) -> Iterator[tuple[str, Channel]]:
-        """(client, channel) of everything that was to be recorded."""
+        """Yields (client, channel) of every expected recording."""
         for name, client in self.directory.clients.items():
             for output in client.reads:
                 yield from ((name, channel) for channel in self.channels(output))
 
     def recording_path(self, client: str, channel: Channel) -> Path:
-        """Folder of what a client received of one channel."""
+        """Returns the folder of a client's recording of one channel."""
         return self.path / channel_folder(client_folder(client), channel)
 
     def announced(self, client: str) -> list[RecordedAnnouncement]:
-        """What a client recorded of X and waits; [] in a recording of an earlier version.  Raises LogCorrupt."""
+        """Returns X and waits as a client recorded them; [] in a recording of an earlier version.  Raises LogCorrupt."""
         return list(read_announced(self.storage, announced_folder(client_folder(client))))
 
     def issued(self) -> list[IssuedVersion]:
-        """Versions of the directory; [] where the coordinator's folder is elsewhere.  Raises LogCorrupt."""
+        """Returns versions of the directory; [] where the coordinator's folder is elsewhere.  Raises LogCorrupt."""
         return read_issued(self.storage, self.plan.fingerprint)
 
     def moves(self) -> list[MadeMove]:
-        """Partitions that moved; [] where the coordinator's folder is elsewhere.  Raises LogCorrupt."""
+        """Returns partitions that moved; [] where the coordinator's folder is elsewhere.  Raises LogCorrupt."""
         return read_moves(self.storage, self.plan.fingerprint)
 
     @property
     def going_on(self) -> bool:
-        """Does the supervisor still run, on this machine, and has not told how the run ended?"""
+        """Does the supervisor still run, on this machine, and has not reported the end of the run?"""
         if self.summary or self.origin:
             return False
         pid = int(self.facts.get("pid", 0)) or _NOBODY
@@ -239,16 +239,16 @@ class Run:
 
     @property
     def storage(self) -> DiskStorage:
-        """The directory, as logs are read from."""
+        """The directory, as the storage from which logs are read."""
         return DiskStorage(self.path)
 
     def relative(self, folder: Path) -> PurePosixPath:
-        """A folder of the run, as ``storage`` names it."""
+        """Returns a folder of the run, as ``storage`` names it."""
         return PurePosixPath(folder.relative_to(self.path))
 
 
 def _without_rejected(plan: Plan, directory: Directory) -> Directory:
-    """Clients do not read what operators reject, which is not judged."""
+    """Removes rejected rows from what clients read: they are not judged."""
     taken = {o.name for o in plan.query.operators if o.spec.TAKES_REJECTED}
     clients = {n: replace(c, reads=tuple(s for s in c.reads if s not in taken)) for n, c in directory.clients.items()}
     return replace(directory, clients=clients)
@@ -264,7 +264,7 @@ def _read_json(path: Path, why: str) -> Any:
 
 
 def _read_events(path: Path) -> Iterator[Mapping[str, Any]]:
-    """The supervisor's notes.  The last line of a run that was broken off may be torn; any other is an error."""
+    """Yields the supervisor's notes.  The last line of a run that was broken off may be torn; others must be valid."""
     try:
         lines = path.read_text("utf-8", "replace").splitlines()
     except OSError as error:

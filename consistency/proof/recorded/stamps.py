@@ -1,13 +1,13 @@
-"""Are the times that a source logged those that rule S1 gives?  Computed again from the raw event times.
+"""Checks the times that a source logged: computes them again from the raw event times by rule S1.
 
     time = max(event time, largest event time before − disorder, promise)
 
-The promise counts for live sources only: what a replay promises lies below everything that it still has (S2).  A
-source without a ``time`` stamps by arrival, of which the log knows the stamp alone: only its order can be checked.
+The promise counts for live sources only: a replay's promises lie below all of its remaining tuples (S2).  A
+source without a ``time`` stamps by arrival, and the log has only the stamp: then only the order can be checked.
 
-One pass: a task looks at one segment and does not know what came before it, but that is one number, C: no time lies
-below C, and a time above what its own segment asks for is C.  So a few numbers of each segment decide.  Where what
-came before was deleted, C is whatever explains the first segments, up to the largest time that was.
+One pass: a task reads one segment and does not know the earlier ones, but their effect is one number, C: no time lies
+below C, and a time above what its own segment requires is C.  So a few numbers of each segment decide.  Where earlier
+segments were deleted, C is any value that explains the first ones, up to the largest deleted time.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ _FIELDS: Final = (
 
 @dataclass(frozen=True)
 class Stamping:
-    """How a source stamps.
+    """The stamping rule of a source.
 
     Attributes:
       at: place of the attribute with the event time; None: the time of arrival.
-      promises: what was promised before counts.
+      promises: earlier promises count.
       digests: contents are summed, to be compared with the input (``consistency.proof.comparing.source_contents``).
     """
 
@@ -60,12 +60,12 @@ class Stamping:
 
 
 class Looked(NamedTuple):
-    """What looking through a source's log found.
+    """Results of reading a source's log.
 
     Attributes:
-      flaws: what is wrong with its times; a sentence for the first tuple of the first wrong segment.
+      flaws: wrong times; a sentence for the first tuple of the first wrong segment.
       segments: in order; one without tuples has a time of the one before it.
-      content: sums of digests of all tuples, as ``contents.halves`` gives them.
+      content: sums of digests of all tuples, as ``contents.halves`` returns them.
     """
 
     flaws: list[str]
@@ -74,7 +74,7 @@ class Looked(NamedTuple):
 
 
 def look_through(spark: SparkSession, run: Run, stream: StreamId, source: SourceEntry) -> Looked:
-    """The times in a source's log.
+    """Reads the times in a source's log.
 
     Raises:
       SpeError: segments are missing.  A damaged log is an error of Spark.
@@ -86,8 +86,8 @@ def look_through(spark: SparkSession, run: Run, stream: StreamId, source: Source
     pieces, how = all_stretches(table), replace(stamping(source, table), digests=source.kind in COMPARED)
 
     def look(number: int, stretch: Stretch, content: memoryview | None) -> Iterator[pa.RecordBatch]:
-        found = summary(table, stretch, how, content)
-        yield pa.RecordBatch.from_pydict({name: pa.array([found.get(name, number)], pa.int64()) for name in _FIELDS})
+        numbers = summary(table, stretch, how, content)
+        yield pa.RecordBatch.from_pydict({name: pa.array([numbers.get(name, number)], pa.int64()) for name in _FIELDS})
 
     schema = pa.schema([(name, pa.int64()) for name in _FIELDS])
     rows = over_stretches(spark, run, table, look, schema, pieces).collect()
@@ -102,14 +102,14 @@ def look_through(spark: SparkSession, run: Run, stream: StreamId, source: Source
 
 
 def stamping(source: SourceEntry, table: Table) -> Stamping:
-    """How a source stamps what its log holds."""
+    """Returns how a source stamps the tuples of its log."""
     names = table.schema.names
     return Stamping(None if source.time is None else names.index(source.time), source.disorder_us, source.live)
 
 
 def summary(table: Table, stretch: Stretch, how: Stamping, content: memoryview | None = None) -> dict[str, int | None]:
-    """What decides about a segment, by the names of ``_FIELDS`` (but the first)."""
-    found: dict[str, int | None] = dict.fromkeys(_FIELDS[1:])
+    """Returns the numbers that decide about a segment, by the names of ``_FIELDS`` (but the first)."""
+    numbers: dict[str, int | None] = dict.fromkeys(_FIELDS[1:])
     tuples, below, above, peak, promise = 0, 0, 0, BEFORE_TIME, BEFORE_TIME
     pool, digester, sums = StringPool(), Digester(table.schema), (0, 0)
     for record in scan_stretch(Path(table.folders[stretch.partition]), stretch, content):
@@ -125,17 +125,17 @@ def summary(table: Table, stretch: Stretch, how: Stamping, content: memoryview |
             low, high = np.flatnonzero(time < expected), np.flatnonzero(time > expected)
             if len(low) and not below:
                 first = int(low[0])
-                found |= _row("below", ids, time, first) | {"below_expected": int(expected[first])}
+                numbers |= _row("below", ids, time, first) | {"below_expected": int(expected[first])}
             below, above = below + len(low), above + len(high)
             if len(high):
-                found |= _extreme("least", ids, time, high[np.argmin(time[high])], found["least_time"], -1)
-                found |= _extreme("most", ids, time, high[np.argmax(time[high])], found["most_time"], 1)
-            found |= _extreme("lowest", ids, time, np.argmin(time), found["lowest_time"], -1)
-            found |= _extreme("highest", ids, time, np.argmax(time), found["highest_time"], 1)
+                numbers |= _extreme("least", ids, time, high[np.argmin(time[high])], numbers["least_time"], -1)
+                numbers |= _extreme("most", ids, time, high[np.argmax(time[high])], numbers["most_time"], 1)
+            numbers |= _extreme("lowest", ids, time, np.argmin(time), numbers["lowest_time"], -1)
+            numbers |= _extreme("highest", ids, time, np.argmax(time), numbers["highest_time"], 1)
         if how.promises:
             promise = decode_source_state(record.body).bound_us
     counts = {"tuples": tuples, "below": below, "above": above, "low": sums[0], "high": sums[1]}
-    return found | counts | {"peak": peak, "promise": promise}
+    return numbers | counts | {"peak": peak, "promise": promise}
 
 
 def judged(
@@ -145,44 +145,46 @@ def judged(
     promise: int = BEFORE_TIME,
     most: int = BEFORE_TIME,
 ) -> list[str]:
-    """A sentence for the first wrong tuple of the log, if there is one.
+    """Returns a sentence for the first wrong tuple of the log, if there is one.
 
     Args:
-      segments: what :func:`summary` gives of each, in order.
+      segments: results of :func:`summary`, in order.
       peak, promise: the largest event time and promise before them.
-      most: what was deleted before them asks for no more than this.
+      most: deleted earlier segments require no time above this.
     """
-    for one in segments:
-        if one["tuples"]:
+    for segment in segments:
+        if segment["tuples"]:
             least = max(peak - how.disorder_us, promise)
-            wrong = _wrong(one, least, most)
+            wrong = _wrong(segment, least, most)
             if wrong is not None:
                 id_, time, expected = wrong
                 return [
                     f"tuple {id_:,} has the time {moment(time)}; by its event time, those before it and the disorder "
                     f"it is {expected}"
                 ]
-        peak, promise = max(peak, one["peak"]), max(promise, one["promise"])
+        peak, promise = max(peak, segment["peak"]), max(promise, segment["promise"])
     return []
 
 
-def _wrong(one: dict[str, int], least: int, most: int) -> tuple[int, int, str] | None:
-    """(id, time, what was expected) of a wrong tuple of a segment before which what is known asks for ``least``, and
-    nothing for more than ``most``, where that is larger."""
-    if one["below"]:
-        return one["below_id"], one["below_time"], moment(max(one["below_expected"], least))
-    if one["above"] and least < most:
-        least = max(least, min(most, one["least_time"]))
-    if one["lowest_time"] < least:
-        return one["lowest_id"], one["lowest_time"], moment(least)
-    for which in ("least", "most") if one["above"] else ():
-        if one[f"{which}_time"] != least:
-            return one[f"{which}_id"], one[f"{which}_time"], "earlier"
+def _wrong(segment: dict[str, int], least: int, most: int) -> tuple[int, int, str] | None:
+    """Returns (id, time, expected time) of a wrong tuple of a segment.
+
+    The known earlier segments require ``least``, and deleted ones at most ``most``, where that is larger.
+    """
+    if segment["below"]:
+        return segment["below_id"], segment["below_time"], moment(max(segment["below_expected"], least))
+    if segment["above"] and least < most:
+        least = max(least, min(most, segment["least_time"]))
+    if segment["lowest_time"] < least:
+        return segment["lowest_id"], segment["lowest_time"], moment(least)
+    for which in ("least", "most") if segment["above"] else ():
+        if segment[f"{which}_time"] != least:
+            return segment[f"{which}_id"], segment[f"{which}_time"], "earlier"
     return None
 
 
 def _stamped(event: Int64Array, peak: int, disorder_us: int, promise: int) -> tuple[Int64Array, int]:
-    """The times of consecutive tuples by S1, and the largest event time after them."""
+    """Returns the times of consecutive tuples by S1, and the largest event time after them."""
     before = np.empty_like(event)
     before[0] = peak
     np.maximum(np.maximum.accumulate(event[:-1]), peak, out=before[1:])
@@ -197,5 +199,5 @@ def _row(name: str, ids: Int64Array, time: Int64Array, at: int) -> dict[str, int
 def _extreme(
     name: str, ids: Int64Array, time: Int64Array, at: np.intp, known: int | None, sign: int
 ) -> dict[str, int | None]:
-    """The row at ``at``, where it is more extreme than what is known."""
+    """Returns the row at ``at`` if it is more extreme than the known one."""
     return {} if known is not None and sign * int(time[at]) <= sign * known else _row(name, ids, time, int(at))

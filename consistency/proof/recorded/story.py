@@ -1,7 +1,7 @@
-"""What happened to a run's processes: faults and states over time, from what the supervisor and the nodes noted.
+"""The history of a run's processes: faults and states over time, from the notes of the supervisor and the nodes.
 
-Lines are those of ``events.jsonl`` (the supervisor's) and of ``trace/NODE.jsonl`` (each node's own, which knows its
-states to the microsecond where the supervisor asks now and then).
+Lines are those of ``events.jsonl`` (the supervisor's) and of ``trace/NODE.jsonl`` (each node's own, which has its
+states to the microsecond; the supervisor only polls them).
 """
 
 from __future__ import annotations
@@ -16,43 +16,47 @@ from spe.plan.directory import COORDINATOR, Directory
 
 Line = Mapping[str, Any]
 
-#: What the supervisor notes when a process ends before the run does.
+#: Events of the supervisor when a process ends before the run does.
 GONE: Final = ("process_died", "process_killed", "process_lost", "process_stopped")
 _DOWN: Final = "down"
-#: Faults that are over as soon as they happen.
+#: Faults without duration.
 _INSTANT: Final = ("restart", "reset", "flip", "heal")
-#: Spans of one replica: a run has few, and a page has no room for more.
+#: Maximum number of spans of one replica, for the room of a page.
 _MOST_SPANS: Final = 2_000
 
 
 def fault_spans(events: Iterable[Line], begun_us: int) -> list[FaultSpan]:
-    """Injected faults, in order; times count from ``begun_us``."""
+    """Returns the injected faults, in order; times count from ``begun_us``."""
     open_: dict[str, int] = {}
-    found: list[dict[str, Any]] = []
+    faults: list[dict[str, Any]] = []
     for line in events:
         if line["event"] not in ("fault_began", "fault_ended"):
             continue
         fault = {k: v for k, v in line.items() if k not in ("t", "event", "errors")}
         key = json.dumps(fault, sort_keys=True)
         if line["event"] == "fault_began":
-            open_[key] = len(found)
-            found.append({"fault": fault, "from_us": int(line["t"]) - begun_us, "until_us": None})
+            open_[key] = len(faults)
+            faults.append({"fault": fault, "from_us": int(line["t"]) - begun_us, "until_us": None})
         elif key in open_:
-            found[open_.pop(key)]["until_us"] = int(line["t"]) - begun_us
+            faults[open_.pop(key)]["until_us"] = int(line["t"]) - begun_us
     return [
         FaultSpan(
-            name=_said(one["fault"]),
-            from_us=one["from_us"],
-            until_us=one["from_us"] if one["fault"]["kind"] in _INSTANT else one["until_us"],
-            kind=str(one["fault"]["kind"]),
-            targets=[*one["fault"].get("target", ()), *one["fault"].get("from", ()), *one["fault"].get("to", ())],
+            name=_said(fault_line["fault"]),
+            from_us=fault_line["from_us"],
+            until_us=fault_line["from_us"] if fault_line["fault"]["kind"] in _INSTANT else fault_line["until_us"],
+            kind=str(fault_line["fault"]["kind"]),
+            targets=[
+                *fault_line["fault"].get("target", ()),
+                *fault_line["fault"].get("from", ()),
+                *fault_line["fault"].get("to", ()),
+            ],
         )
-        for one in found
+        for fault_line in faults
     ]
 
 
 def _said(fault: Line) -> str:
-    """The fault as ``spe inject`` takes it."""
+    """Formats the fault as ``spe inject`` takes it."""
     parts = [str(fault["kind"]), ",".join(fault.get("target", fault.get("from", ())))]
     if fault.get("to") and list(fault["to"]) != ["all"]:
         parts.append(("→ " if fault.get("one_way") else "↔ ") + ",".join(fault["to"]))
@@ -68,12 +72,12 @@ def tracks(
     begun_us: int,
     ended_us: int,
 ) -> list[Track]:
-    """A track for each replica, and each other one that ran: its states, and ``down`` while its process did not run.
+    """Returns a track for each replica: its states, and ``down`` while its process did not run.
 
-    Others are standbys, and what a node ran because of a move, or of a role that a recovery gave it.
+    It includes standbys, and replicas that a node ran because of a move, or of a role that a recovery gave it.
 
     Args:
-      traces: by node; a node without one is followed by what the supervisor saw.
+      traces: by node; a node without a trace is followed by the supervisor's polls.
     """
     always = [str(replica) for node in directory.nodes for replica in directory.replicas_on(node)]
     changes: dict[str, list[tuple[int, str]]] = {name: [] for name in always}
@@ -95,7 +99,7 @@ def tracks(
 
 
 def _spans(changes: list[tuple[int, str]], begun_us: int, ended_us: int) -> list[Span]:
-    """One span per state, without those that came and went in an instant before the run began."""
+    """Returns one span per state, without states that ended before the run began."""
     spans: list[Span] = []
     for (at, state), until in zip(changes, [*(at for at, _ in changes[1:]), ended_us]):
         if until <= begun_us or until == at:
@@ -108,13 +112,13 @@ def _spans(changes: list[tuple[int, str]], begun_us: int, ended_us: int) -> list
 
 
 def begun_us(events: Sequence[Line]) -> int:
-    """When the sources began; the first event of a run in which they never did."""
+    """Returns when the sources began; if they never did, the time of the first event."""
     first = min((int(e["t"]) for e in events), default=0)
     return next((int(e["begun_us"]) for e in events if e["event"] == "begin"), first)
 
 
 def ended_us(events: Sequence[Line]) -> int:
-    """When the processes were told to end, or the last that is known."""
+    """Returns when the processes were ordered to end, or else the last known time."""
     ends = [int(e["t"]) for e in events if e["event"] == "process_ended"]
     return min(ends, default=max((int(e["t"]) for e in events), default=begun_us(events)))
 
@@ -129,17 +133,17 @@ def something_failed(events: Iterable[Line]) -> bool:
 
 
 def node_traces(folder: Path, directory: Directory) -> dict[str, list[Line]]:
-    """What nodes noted themselves, if anything."""
+    """Returns the nodes' own notes, if there are any."""
     return {str(node): read for node in directory.nodes if (read := _trace(folder, str(node)))}
 
 
 def coordinator_trace(folder: Path) -> list[Line]:
-    """What the coordinator noted; [] where it ran elsewhere."""
+    """Returns the coordinator's notes; [] where it ran elsewhere."""
     return _trace(folder, COORDINATOR)
 
 
 def _trace(folder: Path, process: str) -> list[Line]:
-    """A torn last line is passed over: the process was killed."""
+    """Reads notes; a torn last line is skipped: the process was killed."""
     path = folder / "trace" / f"{process}.jsonl"
     lines = path.read_text("utf-8", "replace").splitlines() if path.is_file() else []
     return [line for text in lines if (line := _line(text)) is not None]

@@ -3,8 +3,8 @@
     spark.read.format("spe").option("source", "orders").load(RUN_DIR)
     spark.readStream.format("spe").option("output", "per_second").option("client", "dashboard").load(RUN_DIR)
 
-Options: ``source``, or ``output`` with ``client`` (which need not be said where one client only reads it); ``mode`` of
-an output is ``stable`` (default) or ``changes``; ``rows`` limits how many rows a micro-batch brings.  Columns: see
+Options: ``source``, or ``output`` with ``client`` (optional if only one client reads the output); ``mode`` of
+an output is ``stable`` (default) or ``changes``; ``rows`` limits the rows of a micro-batch.  Columns: see
 ``consistency.proof.recorded.records``.  Every executor must have the directory at the same path.
 """
 
@@ -52,7 +52,7 @@ from spe.stream.strings import StringPool
 
 
 class SpeDataSource(DataSource):
-    """See the module."""
+    """The data source; see the module."""
 
     @classmethod
     def name(cls) -> str:
@@ -74,13 +74,13 @@ class SpeDataSource(DataSource):
 
 
 def source_table(run: Run, stream: StreamId) -> Table:
-    """The log of a source."""
+    """Returns the log of a source as a table."""
     _pick("source", stream, run.plan.sources)
     return Table(True, run.plan.sources[stream].schema, (str(run.source_path(stream).absolute()),))
 
 
 def recording_table(run: Run, client: str, output: StreamId, mode: str) -> Table:
-    """What a client received of an output."""
+    """Returns a client's recording of an output as a table."""
     _pick("output", output, run.plan.query.outputs)
     _pick("client", client, run.directory.clients)
     _pick("mode", mode, (STABLE, CHANGES))
@@ -93,7 +93,7 @@ def recording_table(run: Run, client: str, output: StreamId, mode: str) -> Table
 
 
 def table_of(run: Run, options: Mapping[str, str]) -> Table:
-    """The table that a user asks for.  Raises SpeError, which names the choices."""
+    """Returns the table that the options select.  Raises SpeError, which names the choices."""
     if ("source" in options) == ("output" in options):
         raise SpeError("give one of the options source and output: the name of a stream")
     if "source" in options:
@@ -113,14 +113,14 @@ def _pick(what: str, name: str, known: Sequence[str] | Mapping[Any, Any]) -> Non
 
 
 class _Piece(InputPartition):
-    """A stretch, as Spark carries it around."""
+    """A stretch, as Spark sends it to tasks."""
 
     def __init__(self, stretch: Stretch) -> None:
         super().__init__(stretch)
 
 
 class _Reader(DataSourceReader):
-    """Everything that is there; a partition per segment."""
+    """Reads everything; a partition per segment."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -133,47 +133,47 @@ class _Reader(DataSourceReader):
 
 
 def stretches(table: Table, partition: int, since: int | None = 1) -> list[Stretch]:
-    """All segments of one partition, up to what was acknowledged (sources) or is whole (recordings).
+    """Returns all segments of one partition, up to the acknowledged (sources) or last complete record (recordings).
 
     Args:
-      since: a record from which on all are needed; None: those that are there will do.
+      since: a record from which on all are needed; None: the existing ones suffice.
 
     Raises:
       LogCorrupt: segments are missing, or there is no mark.
       LogCut: records from ``since`` on were deleted by ``retain``.
     """
     folder = Path(table.folders[partition])
-    kept, segments = kept_segments(DiskStorage(folder), PurePosixPath())
-    if since is not None and since < kept.first:
-        raise LogCut(kept.text(folder))
+    remaining, segments = kept_segments(DiskStorage(folder), PurePosixPath())
+    if since is not None and since < remaining.first:
+        raise LogCut(remaining.text(folder))
     if not table.source:
         followings = [*[s.first for s in segments[1:]], None]
         return [Stretch(partition, s, *whole(s), None, f) for s, f in zip(segments, followings)]
     acknowledged = _acknowledged(folder)
-    found = []
+    parts = []
     for at, segment in enumerate(segments):
         last = segments[at + 1].first - 1 if at + 1 < len(segments) else acknowledged
         if segment.first <= acknowledged:
-            found.append(Stretch(partition, segment, *whole(segment), min(last, acknowledged)))
-    if acknowledged and not found:
+            parts.append(Stretch(partition, segment, *whole(segment), min(last, acknowledged)))
+    if acknowledged and not parts:
         raise LogCorrupt(f"{folder}: there is no segment, but records up to {acknowledged} were acknowledged")
-    return found
+    return parts
 
 
 def all_stretches(table: Table) -> list[Stretch]:
-    """All segments of all partitions; of a source's log each knows where the next one begins.  Raises LogCorrupt."""
-    found = [s for p in range(len(table.folders)) for s in stretches(table, p)]
+    """Returns all segments of all partitions; those of a source's log have the end before the next.  Raises LogCorrupt."""
+    parts = [s for p in range(len(table.folders)) for s in stretches(table, p)]
     if not table.source:
-        return found
-    begins = [_begins_behind(table, s) for s in found[1:]]
-    return [replace(one, upto_id=upto) for one, upto in zip(found, [*begins, None])]
+        return parts
+    begins = [_begins_behind(table, s) for s in parts[1:]]
+    return [replace(part, upto_id=upto) for part, upto in zip(parts, [*begins, None])]
 
 
 def _begins_behind(table: Table, stretch: Stretch) -> int | None:
-    """Id of the last tuple before a segment of a source's log; None where its first record cannot be read."""
+    """Returns the id of the last tuple before a segment of a source's log; None if its first record is unreadable."""
     record = _first_record(table, stretch)
     if record is None:
-        return None  # reading all of it will say what is wrong
+        return None  # the reader of the whole segment reports the damage
     batch = decode_source_batch(record.body, table.schema, StringPool())
     return decode_source_state(record.body).last_id if batch is None else batch.from_id
 
@@ -186,7 +186,7 @@ def _first_record(table: Table, stretch: Stretch) -> Record | None:
 
 
 def segment_times(run: Run, stream: StreamId) -> list[int]:
-    """The time of the first tuple of each segment of a source's log, but for those that begin with none."""
+    """Returns the time of the first tuple of each segment of a source's log; segments that begin without are skipped."""
     table = source_table(run, stream)
     firsts = [_first_record(table, s) for s in stretches(table, 0, None)]
     batches = [decode_source_batch(r.body, table.schema, StringPool()) for r in firsts if r is not None]
@@ -194,7 +194,7 @@ def segment_times(run: Run, stream: StreamId) -> list[int]:
 
 
 def last_state(run: Run, stream: StreamId) -> SourceState:
-    """What a source's log says in the end: how many tuples, and what is promised.  Raises LogCorrupt."""
+    """Returns the state at the end of a source's log: number of tuples, and promise.  Raises LogCorrupt."""
     table = source_table(run, stream)
     for stretch in reversed(stretches(table, 0, None)):
         last = deque(scan_stretch(Path(table.folders[0]), stretch), maxlen=1)
@@ -210,18 +210,18 @@ def _acknowledged(folder: Path) -> int:
     return mark.sequence
 
 
-#: Where a stream stands in one partition: the next record, the first one of its segment, its offset, rows so far.
+#: Position of a stream in one partition: the next record, the first one of its segment, its offset, rows so far.
 _Place = tuple[int, int, int, int]
-#: A place per partition, as "record:segment:offset:rows".
+#: A position per partition, as "record:segment:offset:rows".
 Offset = dict[str, str]
 _START: Final[_Place] = (1, 1, HEADER_BYTES, 0)
 
 
 class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Follows logs that grow.  An offset holds a place per partition, so that it is known without a search.
+    """Follows logs that grow.  An offset holds a position per partition, so that none is searched.
 
-    Retention: ``commit`` keeps nothing and removes nothing, for logs belong to the run.  What ``retain`` has deleted
-    before it was read is an error.
+    Retention: ``commit`` removes nothing, for logs belong to the run.  Data that ``retain`` deleted before they were
+    read are an error.
     """
 
     def __init__(self, table: Table, rows: int) -> None:
@@ -243,7 +243,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._advanced(start, rows)
 
     def _advanced(self, start: Offset, rows: int | None) -> Offset:
-        """About ``rows`` further in each partition, at least one record where there is one."""
+        """Advances about ``rows`` in each partition, by at least one record if there is one."""
         return {p: _text(self._follow(int(p), _place(at), rows)) for p, at in start.items()}
 
     def _follow(self, partition: int, place: _Place, rows: int | None) -> _Place:
@@ -267,16 +267,18 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return max(1, len(element)) if isinstance(element, Batch) else 1
 
     def _behind(self, partition: int, start: _Place, end: _Place | None) -> Iterator[Stretch]:
-        """The stretches between two places."""
-        for one in stretches(self._table, partition, start[0]):
-            if one.segment.first < start[1] or (end is not None and one.first >= end[0]):
+        """Yields the stretches between two positions."""
+        for stretch in stretches(self._table, partition, start[0]):
+            if stretch.segment.first < start[1] or (end is not None and stretch.first >= end[0]):
                 continue
-            first, offset = (start[0], start[2]) if one.segment.first == start[1] else (one.first, one.offset)
-            last = one.last if end is None else min(end[0] - 1, one.last or end[0] - 1)
-            if end is not None and one.following is not None:
-                last = min(last or 0, one.following - 1)
+            first, offset = (
+                (start[0], start[2]) if stretch.segment.first == start[1] else (stretch.first, stretch.offset)
+            )
+            last = stretch.last if end is None else min(end[0] - 1, stretch.last or end[0] - 1)
+            if end is not None and stretch.following is not None:
+                last = min(last or 0, stretch.following - 1)
             if last is None or last >= first:
-                yield Stretch(partition, one.segment, first, offset, last)
+                yield Stretch(partition, stretch.segment, first, offset, last)
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         return [_Piece(s) for p in start for s in self._behind(int(p), _place(start[p]), _place(end[p]))]
@@ -285,7 +287,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_stretch(self._table, partition.value)
 
     def commit(self, end: Offset) -> None:
-        """Nothing to do: see the class."""
+        """Does nothing: see the class."""
 
 
 def _place(text: str) -> _Place:

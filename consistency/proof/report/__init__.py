@@ -1,1 +1,1 @@
-"""What is rendered from the proof: the report's data model, its page, its words."""
+"""Renders the proof: the report's data model, its page, its texts."""

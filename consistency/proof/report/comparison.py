@@ -1,4 +1,4 @@
-"""Runs side by side: one table, and delay against tentative tuples in one plot.  Pure."""
+"""Compares runs: one table, and delay against tentative tuples in one plot.  Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _COLOURS = Colours("var(--soft)", "var(--line)", "var(--line)", "var(--card)", (
 
 
 def comparison(reports: Sequence[Report]) -> str:
-    """The page."""
+    """Returns the page."""
     names = _names(reports)
     rows = [
         [
@@ -40,7 +40,7 @@ def comparison(reports: Sequence[Report]) -> str:
 
 
 def comparison_text(reports: Sequence[Report]) -> list[str]:
-    """The same table for the terminal."""
+    """Returns the same table for the terminal."""
     names = _names(reports)
     titles = ["run", "verdict", *(title for title, _ in _COLUMNS)]
     lines = [titles, *([name, str(r.verdict), *_cells(r)] for name, r in zip(names, reports))]
@@ -83,7 +83,7 @@ def _cells(report: Report) -> list[str]:
 
 
 def _names(reports: Sequence[Report]) -> list[str]:
-    """Names of the runs; their folders where two have the same name."""
+    """Returns the names of the runs; their folders where two have the same name."""
     names = [r.name for r in reports]
     return [r.folder if names.count(r.name) > 1 else r.name for r in reports]
 
@@ -97,7 +97,7 @@ def _delay(report: Report) -> int | None:
 
 
 def _plot(reports: Sequence[Report]) -> str:
-    """Delay to the right, tentative tuples upwards; the runs by their letters."""
+    """Plots delay to the right and tentative tuples upwards; letters name the runs."""
     points = []
     for letter, name, report in zip(_letters(len(reports)), _names(reports), reports):
         delay, tentative = _delay(report), sum(o.tentative.count for o in report.outputs)

@@ -1,8 +1,8 @@
 """The timeline: rows of inline SVG over one axis of wall time.  Pure.
 
-A plot is 1000 units wide whatever the window is (``preserveAspectRatio="none"``), so it needs no script to be wide or
-narrow; text is HTML beside it or over it.  Marks carry ``data-a``, ``data-b`` (from, until, in units) and ``data-tip``,
-which the page's script shows under the pointer.
+A plot is 1000 units wide whatever the window is (``preserveAspectRatio="none"``), so its width needs no script; text is
+HTML next to it or over it.  Marks carry ``data-a``, ``data-b`` (from, until, in units) and ``data-tip``, which the
+page's script shows under the pointer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WIDTH: Final = 1000
 _THIN: Final = 14
 _BARS: Final = 74
 _LINES: Final = 62
-#: Measures drawn of one output.
+#: Maximum number of measures drawn of one output.
 _MOST_LINES: Final = 4
 
 STATES: Final = {
@@ -33,7 +33,7 @@ STATES: Final = {
 
 
 def timeline(report: Report) -> str:
-    """The whole figure: faults, replicas, then what each client received."""
+    """Returns the whole figure: faults, replicas, then the output of each client."""
     draw = _Drawing(max(1, report.duration_us))
     rows = [draw.faults(report.faults)]
     rows += [draw.track(track) for track in report.replicas]
@@ -53,7 +53,7 @@ class _Drawing:
         self._duration_us = duration_us
 
     def x(self, at_us: int) -> float:
-        """Units from the left, within the plot."""
+        """Returns units from the left, within the plot."""
         return round(min(max(at_us, 0), self._duration_us) / self._duration_us * WIDTH, 2)
 
     def faults(self, faults: Sequence[FaultSpan]) -> str:
@@ -65,7 +65,7 @@ class _Drawing:
         return self._row("thin", escape(track.name), track.name, _THIN, "".join(marks))
 
     def group(self, output: OutputReport, number: int, faults: Sequence[FaultSpan]) -> str:
-        """Received tuples, delay and accuracy of one output."""
+        """Returns the rows of one output: received tuples, delay and accuracy."""
         group = f"output-{number}"
         shade = "".join(self._box(s, "shade", "", 0, 500) for s in faults)
         head = (
@@ -90,27 +90,27 @@ class _Drawing:
         most = max((max(b.stable + b.tentative, b.undone) for b in output.bins), default=0) or 1
 
         def high(n: int, room: float) -> float:
-            """Height by square root: a correction brings in one moment the tuples of minutes."""
+            """Returns the height by square root: a correction brings the tuples of minutes in one moment."""
             return math.sqrt(n / most) * room
 
         below = any(b.undone for b in output.bins)
         base = _BARS * (0.7 if below else 1)
         marks = [shade, _level("base", base)]
-        for one in output.bins:
-            left, right = self.x(one.at_us), self.x(one.at_us + output.bin_us)
+        for bin_ in output.bins:
+            left, right = self.x(bin_.at_us), self.x(bin_.at_us + output.bin_us)
             wide = max(right - left - 0.6, 0.6)
-            whole, stable = high(one.stable + one.tentative, base - 6), high(one.stable, base - 6)
+            whole, stable = high(bin_.stable + bin_.tentative, base - 6), high(bin_.stable, base - 6)
             for kind, top, tall in (
                 ("stable", base - stable, stable),
                 ("tentative", base - whole, whole - stable),
-                ("undone", base, high(one.undone, _BARS - base)),
+                ("undone", base, high(bin_.undone, _BARS - base)),
             ):
                 if tall:
                     marks.append(_rect(kind, left, wide, top, tall))
-            said = [f"{count(n)} {what}" for n, what in ((one.stable, "stable"), (one.tentative, "tentative")) if n]
-            said += [f"{count(one.undone)} undone"] if one.undone else []
-            if said:
-                marks.append(self._tip(one.at_us, one.at_us + output.bin_us, ", ".join(said)))
+            texts = [f"{count(n)} {what}" for n, what in ((bin_.stable, "stable"), (bin_.tentative, "tentative")) if n]
+            texts += [f"{count(bin_.undone)} undone"] if bin_.undone else []
+            if texts:
+                marks.append(self._tip(bin_.at_us, bin_.at_us + output.bin_us, ", ".join(texts)))
         label = f"received<br>per {seconds(output.bin_us)}"
         return self._row("tall", label, "received", _BARS, "".join(marks), group, [(2, "", f"{count(most)} (√ scale)")])
 
@@ -145,9 +145,9 @@ class _Drawing:
             points = [(w.at_us or 0, w.measures[name]) for w in windows if w.measures.get(name) is not None]
             marks.append(self._line(points, y, f"m{at}"))
             marks += [self._dot(at_us, y(value or 0), f"m{at}") for at_us, value in points]
-        for one in windows:
-            at_us = one.at_us or 0
-            marks.append(self._tip(at_us, at_us + max(self._duration_us // 150, 1), said(one)))
+        for window in windows:
+            at_us = window.at_us or 0
+            marks.append(self._tip(at_us, at_us + max(self._duration_us // 150, 1), said(window)))
         levels = [(y(1) + 1, "left", "1"), (_LINES - 16, "left", "0")]
         names = " ".join(f'<i class="text-m{at}">{escape(name)}</i>' for at, name in enumerate(shares))
         return self._row("tall", f"accuracy of tentative<br>{names}", "accuracy", _LINES, "".join(marks), group, levels)
@@ -165,11 +165,11 @@ class _Drawing:
         return polyline(placed, class_=f"line {kind}") if placed else ""
 
     def _dot(self, at_us: int, y: float, kind: str) -> str:
-        """A short stroke: the plot is stretched, so a circle would not be one."""
+        """Returns a short stroke: the plot is stretched, which would distort a circle."""
         return _rect(f"dot {kind}", max(self.x(at_us) - 1.5, 0), 3, y - 2, 4)
 
     def _tip(self, from_us: int, until_us: int, text: str) -> str:
-        """An invisible mark that shows a value under the pointer."""
+        """Returns an invisible mark that shows a value under the pointer."""
         left, right = self.x(from_us), max(self.x(until_us), self.x(from_us) + 1)
         return element("g", **_about(left, right, text))
 
@@ -183,7 +183,7 @@ class _Drawing:
         group: str = "",
         levels: Sequence[tuple[float, str, str]] = (),
     ) -> str:
-        """A label and a plot; ``levels`` are (pixels from the top, class, text)."""
+        """Returns a label and a plot; ``levels`` are (pixels from the top, class, text)."""
         shown = "".join(
             f'<span class="level {side}" style="top:{top:.0f}px">{escape(text)}</span>' for top, side, text in levels
         )
@@ -201,16 +201,16 @@ def _rect(kind: str, left: float, wide: float, top: float, tall: float, **more: 
 
 
 def _level(kind: str, y: float) -> str:
-    """A line across the whole plot."""
+    """Returns a line across the whole plot."""
     return element("line", class_=kind, x1="0", x2=str(WIDTH), y1=y, y2=y)
 
 
 def _about(left: float, right: float, text: str) -> dict[str, str]:
-    """The attributes of a mark that the page's script reads."""
+    """Returns the attributes of a mark that the page's script reads."""
     return {"data_a": f"{left:.2f}", "data_b": f"{right:.2f}", "data_tip": text}
 
 
 def said(window: WindowAccuracy) -> str:
-    """A window's measures in words."""
+    """Describes a window's measures in words."""
     shown = ", ".join(f"{name} {'–' if v is None else f'{v:.3f}'}" for name, v in window.measures.items())
     return f"{shown} ({count(window.tentative)} of {count(window.truth)}, at {window.time})"

@@ -1,4 +1,4 @@
-"""The proof of a run that goes on, as data: what ``follow.json`` holds.  Pure.
+"""The content of ``follow.json``: the proof of a run that goes on, as data.  Pure.
 
 Its size does not depend on that of the run.  Tuple times are microseconds since 1970, and text in UTC.
 """
@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from consistency.proof.report.model import FlawCount, Verdict
 
-#: Changes when a field means something else or is gone; new fields do not change it.
+#: Changes when a field changes its meaning or is removed; new fields do not change it.
 VERSION: Final = 1
 SCHEMA: Final = Path(__file__).with_name("follow.schema.json")
 
@@ -27,10 +27,10 @@ class FollowedStep(_Data):
 
     Attributes:
       since_us, until_us: None: the beginning, and the end.
-      source_bytes: of the sources' logs, not read before.
+      source_bytes: size of the new part of the sources' logs.
       truth, received: results in the range, over all outputs and clients.
-      flaws: tuples that are wrong.
-      seconds: it took.
+      flaws: number of wrong tuples.
+      seconds: duration of the step.
     """
 
     number: int
@@ -44,11 +44,11 @@ class FollowedStep(_Data):
 
 
 class FollowedOutput(_Data):
-    """One output at one client, as far as it was proved.
+    """The part of one output at one client that was proved.
 
     Attributes:
       truth, stable: tuples of a run without failures, and stable ones received.
-      tentative, undone, corrections: tentative tuples, those that were taken back, and how often that was.
+      tentative, undone, corrections: number of tentative tuples, of revoked ones, and of corrections.
       reasons: why the verdict is not CONSISTENT.
     """
 
@@ -70,7 +70,7 @@ class FollowedOutput(_Data):
 
 
 class FollowedSource(_Data):
-    """A source's log: tuples up to where it was read, how far they go in tuple time, and what is wrong."""
+    """A source's log: number of tuples read, their last tuple time, and flaws."""
 
     name: str
     tuples: int
@@ -79,19 +79,19 @@ class FollowedSource(_Data):
 
 
 class Followed(_Data):
-    """Everything about one run, so far.
+    """The proof of one run, so far.
 
     Attributes:
-      verdict: on what was judged; UNKNOWN as long as the run goes on and nothing is wrong.
-      reasons: why the verdict is not CONSISTENT, and what was not judged.
+      verdict: on the part judged; UNKNOWN as long as the run goes on and nothing is wrong.
+      reasons: why the verdict is not CONSISTENT, and which part was not judged.
       ended: the run is over, and all of it was proved: the verdict is final.
-      judged_from, judged_from_us: nothing before was compared, since something of it was deleted; None: the beginning.
-      proved_until, proved_us: everything else before was compared; None: nothing, or all of it.
-      consistent_until, consistent_us: everything before that was compared is CONSISTENT.
-      waits_for: what the next step waits for, with how far it is.
-      lookback_us: by source, how much of its log each step reads again.
+      judged_from, judged_from_us: where the comparison begins, since earlier data were deleted; None: the beginning.
+      proved_until, proved_us: end of the part compared; None: nothing, or all of it.
+      consistent_until, consistent_us: end of the part that is CONSISTENT.
+      waits_for: the processes that the next step waits for, with their progress.
+      lookback_us: by source, the part of its log that each step reads again.
       stream_us: tuple time proved, from the first tuple on.
-      steps, seconds: how many, and what they took together.
+      steps, seconds: number of steps, and their total duration.
       seconds_per_hour: of tuple time; None: nothing was proved yet.
       latest: the last steps.
     """
@@ -122,7 +122,7 @@ class Followed(_Data):
 
 
 def json_schema() -> dict[str, Any]:
-    """What the model says."""
+    """Returns the JSON Schema of the model."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"follow.json of spe report --follow, version {VERSION}",

@@ -1,4 +1,4 @@
-"""Reports in the form of JUnit, which CI systems show: a suite per run, a case per output and source.  Pure."""
+"""Reports in JUnit's format, which CI systems show: a suite per run, a case per output and source.  Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from consistency.proof.report.model import OutputReport, Report, Verdict
 from consistency.proof.report.words import count
 from spe.errors import SpeError
 
-#: What XML 1.0 cannot hold.
+#: Characters that XML 1.0 forbids.
 _FORBIDDEN: Final = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -20,9 +20,9 @@ class Case:
     """One test case.
 
     Attributes:
-      name: of it.
+      name: name of the case.
       verdict: CONSISTENT passes, INCONSISTENT fails, UNKNOWN is an error.
-      message, details: what is wrong, in one line and in all.
+      message, details: the flaw, in one line and in full.
     """
 
     def __init__(self, name: str, verdict: Verdict, reasons: Sequence[str] = (), details: Iterable[str] = ()) -> None:
@@ -33,24 +33,24 @@ class Case:
 
 
 def cases_of(report: Report) -> list[Case]:
-    """A case per output at each client, source and sink that was compared; one of the run where they are right."""
-    found = [Case(o.title, o.verdict, o.reasons, _offenders(o)) for o in report.outputs]
-    found += [
+    """Returns a case per output at each client, source and compared sink; one for the run if all of them pass."""
+    cases = [Case(o.title, o.verdict, o.reasons, _offenders(o)) for o in report.outputs]
+    cases += [
         Case(f"source {s.name}", Verdict.INCONSISTENT if s.flaws else Verdict.CONSISTENT, s.flaws)
         for s in report.sources
     ]
-    found += [
+    cases += [
         Case(f"sink {s.sink}", Verdict.CONSISTENT if s.equal else Verdict.INCONSISTENT, [] if s.equal else [s.text])
         for s in report.sinks
         if s.equal is not None
     ]
-    if report.verdict is not Verdict.CONSISTENT and all(c.verdict is Verdict.CONSISTENT for c in found):
-        found.append(Case("run", report.verdict, report.reasons))
-    return found
+    if report.verdict is not Verdict.CONSISTENT and all(c.verdict is Verdict.CONSISTENT for c in cases):
+        cases.append(Case("run", report.verdict, report.reasons))
+    return cases
 
 
 def junit(suites: Iterable[tuple[str, float, Sequence[Case]]]) -> str:
-    """The file.
+    """Returns the content of the file.
 
     Args:
       suites: name, seconds, cases.
@@ -68,23 +68,23 @@ def junit(suites: Iterable[tuple[str, float, Sequence[Case]]]) -> str:
             errors=str(unknown),
             time=f"{took_s:.3f}",
         )
-        for one in cases:
-            made = ET.SubElement(suite, "testcase", classname=_text(name), name=_text(one.name))
-            if one.verdict is not Verdict.CONSISTENT:
-                kind = "failure" if one.verdict is Verdict.INCONSISTENT else "error"
-                found = ET.SubElement(made, kind, type=str(one.verdict), message=_text(one.message))
-                found.text = _text("\n".join(one.details))
+        for case in cases:
+            made = ET.SubElement(suite, "testcase", classname=_text(name), name=_text(case.name))
+            if case.verdict is not Verdict.CONSISTENT:
+                kind = "failure" if case.verdict is Verdict.INCONSISTENT else "error"
+                problem = ET.SubElement(made, kind, type=str(case.verdict), message=_text(case.message))
+                problem.text = _text("\n".join(case.details))
     ET.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
 
 
 def unknown(why: str) -> Case:
-    """The case of a run that could not be judged."""
+    """Returns the case of a run that could not be judged."""
     return Case("run", Verdict.UNKNOWN, [why])
 
 
 def write_junit(file: Path, suites: Iterable[tuple[str, float, Sequence[Case]]]) -> None:
-    """Writes the file.  Takes what :func:`junit` takes; raises SpeError where it cannot be written."""
+    """Writes the file.  Takes the arguments of :func:`junit`; raises SpeError where it cannot be written."""
     try:
         file.write_text(junit(suites), encoding="utf-8")
     except OSError as error:
@@ -94,9 +94,9 @@ def write_junit(file: Path, suites: Iterable[tuple[str, float, Sequence[Case]]])
 def _offenders(output: OutputReport) -> Iterable[str]:
     for finding in output.findings:
         yield f"{count(finding.count)} {finding.flaw}"
-        for one in finding.offenders:
-            shown = ", ".join(f"{k} {v}" for k, v in one.tuple.items())
-            yield f"  partition {one.partition}, {count(one.place)}, at {one.time}: {shown}"
+        for offender in finding.offenders:
+            shown = ", ".join(f"{k} {v}" for k, v in offender.tuple.items())
+            yield f"  partition {offender.partition}, {count(offender.place)}, at {offender.time}: {shown}"
 
 
 def _text(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The report as data: what ``report.json`` holds and the page draws.  Pure.
+"""The content of ``report.json``, from which the page is drawn.  Pure.
 
 Times ``at_us`` are microseconds of wall time since the sources began; ``time`` is tuple time, as text in UTC.  Every
 list but that of the files has a bound that does not depend on the size of the run.
@@ -13,12 +13,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from spe.descriptions import DescribedName
 
-#: Changes when a field means something else or is gone; new fields do not change it.
+#: Changes when a field changes its meaning or is removed; new fields do not change it.
 VERSION: Final = 1
 
 
 class Verdict(enum.StrEnum):
-    """What is known of a run in the end."""
+    """The result of the proof of a run."""
 
     CONSISTENT = "CONSISTENT"
     INCONSISTENT = "INCONSISTENT"
@@ -26,7 +26,7 @@ class Verdict(enum.StrEnum):
 
 
 class Flaw(DescribedName):
-    """What can be wrong with what a client received, the worst first."""
+    """Flaws of received output, the worst first."""
 
     UNDONE = "undone", "stable, and a later undo reached behind it"
     MISSING = "missing", "true, and not received although the client had its time as final"
@@ -46,16 +46,16 @@ class _Data(BaseModel):
 
 
 class Offender(_Data):
-    """One tuple that is wrong.
+    """One wrong tuple.
 
     Attributes:
       place: its place in the stable stream of its partition, counted from 1: its id; of a tentative tuple its number
         among those received.
       time: its tuple time.
-      tuple: what was received; of a missing tuple what should have been.
-      expected: of an altered tuple, what should have been.
-      at_us: when it was received; None where it never was.
-      around: what the client received before and after, in words, oldest first.
+      tuple: the received values; of a missing tuple the true ones.
+      expected: of an altered tuple, the true values.
+      at_us: when it was received; None if it never was.
+      around: elements that the client received before and after, in words, oldest first.
     """
 
     partition: int
@@ -76,7 +76,7 @@ class FlawCount(_Data):
 
 
 class Span(_Data):
-    """Something that lasted; ``until_us`` is None where it had not ended when the run did."""
+    """A span of time; ``until_us`` is None where it had not ended when the run did."""
 
     name: str
     from_us: int
@@ -84,7 +84,7 @@ class Span(_Data):
 
 
 class Track(_Data):
-    """What a replica was in, over time."""
+    """States of a replica, over time."""
 
     name: str
     spans: list[Span]
@@ -94,7 +94,7 @@ class FaultSpan(Span):
     """A fault that was injected.
 
     Attributes:
-      targets: the processes it befell, or the ends of its links.
+      targets: the processes affected, or the ends of the links.
       kind: as in a fault file.
     """
 
@@ -103,11 +103,11 @@ class FaultSpan(Span):
 
 
 class Loss(_Data):
-    """A stretch of time in which nobody ran some partitions.
+    """A stretch of time in which no node ran some partitions.
 
     Attributes:
-      fidelity: output fidelity that PPA's model expects meanwhile, 0 to 1.
-      measured: by output, recall, or its first measure, over the windows of which something came meanwhile; None: none.
+      fidelity: output fidelity that PPA's model expects for that time, 0 to 1.
+      measured: by output, recall, or its first measure, over the windows with results in that time; None: no results.
     """
 
     from_us: int
@@ -118,13 +118,13 @@ class Loss(_Data):
 
 
 class Delay(_Data):
-    """Delay_new: how late new tuples came, by the definition of DPC, against what is allowed and what the model says.
+    """Delay_new: how late new tuples came, by the definition of DPC, with the allowed and the predicted delay.
 
     Attributes:
-      max_us, p99_us, median_us: of tuples that were new, on first receipt, at least 0; None where they are not known.
-      bound_us: kX, as nodes announced it; where that changed, what the delay was furthest from keeping.  As the copy of
-        the configuration says where nobody announced it.
-      predicted_us: what the model of DPC expects of the longest; None where nothing was tentative.
+      max_us, p99_us, median_us: of new tuples, on first receipt, at least 0; None where they are not known.
+      bound_us: kX, as nodes announced it, or else by the copy of the configuration; where it changed, the bound that
+        was missed by most or met by least.
+      predicted_us: the longest delay by the model of DPC; None where nothing was tentative.
       kept: the longest was within the bound; None where that is not known.
       why: the reason why it is not known; "" where it is known, or where nothing new came.
     """
@@ -139,16 +139,16 @@ class Delay(_Data):
 
 
 class Promise(_Data):
-    """What a node announced of a unit that it ran, and how long it let its buckets wait.
+    """The settings that a node announced for a unit that it ran, and how long it let its buckets wait.
 
     Attributes:
       x_us: X of the node.
-      share_us: what of it the unit may use there.
-      since_us: when it began to hold; before the run: negative.
+      share_us: the share of X that the unit may use there.
+      since_us: when the settings began to hold; before the run: negative.
       waited_us: the longest time from the first arrival of a bucket to its release.
-      kept: that is no more than the share.
-      differs: what the copy of the configuration in the directory says instead; "" where it says the same.
-      used_p99: 99 % of what it released had waited for at most this share of X, over the whole run; None: not known.
+      kept: waited_us is no more than the share.
+      differs: differences from the copy of the configuration in the directory; "" if there are none.
+      used_p99: 99 % of its releases had waited for at most this share of X, over the whole run; None: not known.
     """
 
     node: str
@@ -171,7 +171,7 @@ class DirectoryChange(_Data):
     Attributes:
       at_us: when; before the run: negative.
       number: of the version.
-      why: who wanted it.
+      why: the cause of the change.
     """
 
     at_us: int
@@ -180,14 +180,14 @@ class DirectoryChange(_Data):
 
 
 class MoveReport(_Data):
-    """A partition that moved, or was to; times count from the beginning of the run.
+    """A partition that moved, or was to move; times count from the beginning of the run.
 
     Attributes:
-      phase: the last that it came to.
-      from_us, until_us: of its phases; None: it did not begin, or was not over.
-      predicted_us: how long it was expected to take; None: nobody knew.
-      tentative: tuples that came to clients meanwhile.
-      delay_max_us: the longest delay of a result that came meanwhile; None: none came.
+      phase: the last phase that it reached.
+      from_us, until_us: beginning and end of the move; None: it did not begin, or was not over.
+      predicted_us: its expected duration; None: unknown.
+      tentative: number of tuples that clients received in that time.
+      delay_max_us: the longest delay of a result in that time; None: no result.
     """
 
     number: int
@@ -208,15 +208,15 @@ class RecoveryStep(_Data):
     """A partition that was lost while nodes had too little room for all; times count from the beginning of the run.
 
     Attributes:
-      node: that was told to restore it, or that ran it again without being told; "": it waited until the end.
+      node: ordered to restore it, or ran it again without an order; "": it waited until the end.
       wanted_us: since when plans named it.
-      assigned_us: when the node was first told to; None: it was not.
+      assigned_us: when the node was first ordered; None: it was not.
       back_us: when the node ran it; None: it did not.
-      predicted_us: how long that was expected to take from then on; None: the configuration does not say.
-      value_before, value: what the results were worth before and after, 0 to 1; None: it did not come back.
+      predicted_us: the expected duration from then on; None: the configuration does not say.
+      value_before, value: value of the results before and after, 0 to 1; None: it did not come back.
       tentative: tuples that came to clients since plans named it, until it was back.
-      delay_max_us: the longest delay of a result that came meanwhile; None: none came.
-      why: why the node did not run it; "": it did, or nobody knows.
+      delay_max_us: the longest delay of a result in that time; None: no result.
+      why: why the node did not run it; "": it did, or the reason is unknown.
     """
 
     partition: str
@@ -233,12 +233,12 @@ class RecoveryStep(_Data):
 
 
 class RecoveryReport(_Data):
-    """In which order partitions came back while nodes had too little room for all that was lost (rules O1 to O6).
+    """The order in which partitions came back while nodes had too little room for all of them (rules O1 to O6).
 
     Attributes:
       goal: ``fidelity`` or ``complete``, as ``recovery.value`` of the configuration.
       plans: how many the coordinator made.
-      steps: in the order in which nodes were told, or ran a partition without being told.
+      steps: in the order in which nodes were ordered, or ran a partition without an order.
     """
 
     goal: str
@@ -251,14 +251,14 @@ class Tentative(_Data):
 
     Attributes:
       count: N_tentative, all that were received.
-      right: as they were, within the float tolerance.
-      wrong: the others.
-      undone: how many were taken back.
-      corrections: how often tuples were taken back.
-      stood_median_us, stood_max_us: how long a wrong one stood until it was taken back.
-      predicted: what the model expects of the count.
-      impossible: how many no part of the sources' logs gives; None: not known for this query, or from logs that end
-        early.
+      right: number of tuples equal to a true one, within the float tolerance.
+      wrong: number of the others.
+      undone: number of revoked tuples.
+      corrections: number of times that tuples were revoked.
+      stood_median_us, stood_max_us: time from the receipt of a wrong tuple until it was revoked.
+      predicted: the count by the model.
+      impossible: number of tuples that no part of the sources' logs yields; None: not known for this query, or from
+        logs that end early.
     """
 
     count: int
@@ -273,19 +273,19 @@ class Tentative(_Data):
 
 
 class Gaps(_Data):
-    """The longest gaps: of everything, and of what is stable."""
+    """The longest gaps: of any tuples, and of stable ones."""
 
     any_us: int
     stable_us: int
 
 
 class Healing(_Data):
-    """From the end of the last failure to the last correction.
+    """Time from the end of the last failure to the last correction.
 
     Attributes:
       healed_us: when the last fault that made anything tentative ended; None: none did.
       corrected_us: when the last correction was complete.
-      took_us: between the two.
+      took_us: time between the two.
     """
 
     healed_us: int | None
@@ -298,7 +298,7 @@ class WindowAccuracy(_Data):
 
     Attributes:
       at_us: when the first of them was received; None where none was, though results of later times were.
-      tentative, truth: how many there are.
+      tentative, truth: number of results.
       measures: by name, 0 to 1 (or an error, 0 being none).
     """
 
@@ -310,10 +310,10 @@ class WindowAccuracy(_Data):
 
 
 class Accuracy(_Data):
-    """How right tentative results were.
+    """Accuracy of the tentative results.
 
     Attributes:
-      key: what makes a tentative tuple and a true one the same result.
+      key: attributes that make a tentative tuple and a true one the same result.
       measures: names in the order of the configuration.
       overall: of all windows together.
       worst: the worst windows by the first measure.
@@ -328,7 +328,7 @@ class Accuracy(_Data):
 
 
 class Bin(_Data):
-    """What a client received of an output within one interval of wall time."""
+    """Tuples of an output that a client received within one interval of wall time."""
 
     at_us: int
     stable: int = 0
@@ -345,7 +345,7 @@ class OutputReport(_Data):
       k: SUnions on the longest path from a source.
       truth: stable tuples of a run without failures, as far as the logs tell.
       stable: stable tuples received.
-      reasons: why the verdict is not CONSISTENT; or what it rests on.
+      reasons: why the verdict is not CONSISTENT; or its evidence.
     """
 
     client: str
@@ -372,7 +372,7 @@ class OutputReport(_Data):
 
 
 class SourceFacts(_Data):
-    """A source's log: tuples in it, how many were late, whether it came to its end, and what is wrong with it.
+    """A source's log: number of tuples, of late tuples, whether the source came to its end, and flaws.
 
     Attributes:
       compared: how it was compared with the input, or why not.
@@ -391,8 +391,8 @@ class SinkFacts(_Data):
 
     Attributes:
       sink: kind, place and owner.
-      rows: final ones.
-      equal: None: it was not compared; ``text`` says why.
+      rows: number of final rows.
+      equal: None: it was not compared; ``text`` has the reason.
     """
 
     sink: str
@@ -402,7 +402,7 @@ class SinkFacts(_Data):
 
 
 class Settings(_Data):
-    """What of the configuration decides delay and tentative tuples, for comparing runs."""
+    """The settings that decide delay and tentative tuples, for comparing runs."""
 
     x: str
     alpha: str
@@ -416,9 +416,9 @@ class LogReport(_Data):
     """The checkpoint log of a replica (rule G7); times are without the start of the process.
 
     Attributes:
-      recovered_us: what the longest restart from it took; None: there was none.
-      expected_us: what had been expected of that.
-      recovery_us: what one was expected to take at the end of the run.
+      recovered_us: duration of the longest restart from it; None: there was none.
+      expected_us: expected duration of that restart.
+      recovery_us: expected duration of a restart at the end of the run.
       least_us: the shortest that its share of the time allowed then.
       written_bytes, rewritten_bytes, kept_bytes: of one copy.
     """
@@ -435,11 +435,11 @@ class LogReport(_Data):
 
 
 class FileDigest(_Data):
-    """What a file was when the report was made.
+    """State of a file when the report was made.
 
     Attributes:
-      path: below the directory of the run; of a file elsewhere the whole path.
-      sha256: of all of it.
+      path: below the directory of the run; the whole path of a file elsewhere.
+      sha256: of the whole file.
       blocks: the CRC-32 of each block, in hexadecimal: a power of two of bytes, at least 4,096, at most 64 blocks.
     """
 
@@ -450,7 +450,7 @@ class FileDigest(_Data):
 
 
 class Evidence(_Data):
-    """What the report rests on.
+    """The files that the report rests on.
 
     Attributes:
       files: configuration, logs, recordings and events; one for each segment.
@@ -462,10 +462,10 @@ class Evidence(_Data):
 
 
 class Report(_Data):
-    """Everything about one run.
+    """The report on one run.
 
     Attributes:
-      recovery: None where there was room for all that was lost.
+      recovery: None where there was room for all lost partitions.
       evidence: None while the run goes on, and in reports of earlier versions.
     """
 

@@ -49,7 +49,7 @@ FLAWS = {
 
 
 def page(report: Report) -> str:
-    """The page of one run."""
+    """Returns the page of one run."""
     body = [
         f'<p class="eyebrow">{escape(report.name)} · began {escape(report.begun)} UTC · lasted '
         f"{seconds(report.duration_us)}</p>",
@@ -84,7 +84,7 @@ def page(report: Report) -> str:
 
 
 def document(title: str, body: str) -> str:
-    """A whole HTML document around the body."""
+    """Returns a whole HTML document around the body."""
     folder = files("consistency.proof.report")
     style, script = (folder.joinpath(name).read_text("utf-8") for name in ("style.css", "script.js"))
     hatch = (
@@ -102,7 +102,7 @@ def document(title: str, body: str) -> str:
 
 
 def table(id_: str, columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]) -> str:
-    """Columns are (title, "r" for figures or ""); cells are HTML."""
+    """Returns a table: columns are (title, "r" for figures or ""); cells are HTML."""
     head = "".join(f'<th class="{side}">{title}</th>' for title, side in columns)
     lines = [
         "<tr>" + "".join(f'<td class="{side}">{cell}</td>' for cell, (_, side) in zip(row, columns)) + "</tr>"
@@ -133,15 +133,15 @@ def _verdict(report: Report) -> str:
 def _tiles(report: Report) -> str:
     figures = headline(report)
     tiles = []
-    for one in figures:
+    for headline_ in figures:
         meter = ""
-        if one.filled is not None:
-            over = ' class="over"' if one.filled > 1 else ""
-            meter = f'<div class="meter"><i{over} style="width:{min(one.filled, 1) * 100:.1f}%"></i></div>'
-        rest = f" <small>{escape(one.of)}</small>" if one.of else ""
+        if headline_.filled is not None:
+            over = ' class="over"' if headline_.filled > 1 else ""
+            meter = f'<div class="meter"><i{over} style="width:{min(headline_.filled, 1) * 100:.1f}%"></i></div>'
+        rest = f" <small>{escape(headline_.of)}</small>" if headline_.of else ""
         tiles.append(
-            f'<div class="tile"><div class="what">{escape(one.what)}</div><div class="figure">{escape(one.figure)}'
-            f'{rest}</div>{meter}<div class="note{" bad" if one.bad else ""}">{escape(one.note)}</div></div>'
+            f'<div class="tile"><div class="what">{escape(headline_.what)}</div><div class="figure">{escape(headline_.figure)}'
+            f'{rest}</div>{meter}<div class="note{" bad" if headline_.bad else ""}">{escape(headline_.note)}</div></div>'
         )
     return f'<div class="tiles">{"".join(tiles)}</div>'
 
@@ -150,15 +150,15 @@ def _chips(outputs: Sequence[OutputReport]) -> str:
     if len(outputs) < 2:
         return ""
     buttons = "".join(
-        f'<button aria-pressed="true" data-group="output-{at}">{escape(one.title)}</button>'
-        for at, one in enumerate(outputs)
+        f'<button aria-pressed="true" data-group="output-{at}">{escape(output.title)}</button>'
+        for at, output in enumerate(outputs)
     )
     return f'<div class="chips" data-rows>{buttons}</div>'
 
 
 def _legend(report: Report) -> str:
     entries = [("bg-fault", "fault")]
-    seen = {span.name for track in report.replicas for span in track.spans}
+    states = {span.name for track in report.replicas for span in track.spans}
     entries += [
         (css, name)
         for css, name in (
@@ -168,7 +168,7 @@ def _legend(report: Report) -> str:
             ("bg-idle", "RECOVERING"),
             ("bg-hatch", "down"),
         )
-        if name in seen
+        if name in states
     ]
     entries += [("bg-stable", "stable tuples"), ("bg-tentative", "tentative tuples"), ("bg-undone", "taken back")]
     return (
@@ -183,15 +183,15 @@ def _right(outputs: Sequence[OutputReport]) -> str:
     columns = [("client · output", ""), ("verdict", ""), ("truth", "r"), ("received", "r")]
     columns += [(name, "r") for name in FLAWS.values()]
     rows = []
-    for one in outputs:
-        found = {f.flaw: f.count for f in one.findings}
+    for output in outputs:
+        counts = {f.flaw: f.count for f in output.findings}
         rows.append(
             [
-                escape(one.title),
-                f'<span class="word {one.verdict}">{one.verdict}</span>',
-                count(one.truth),
-                count(one.stable),
-                *(_flawed(found.get(flaw, 0)) for flaw in FLAWS),
+                escape(output.title),
+                f'<span class="word {output.verdict}">{output.verdict}</span>',
+                count(output.truth),
+                count(output.stable),
+                *(_flawed(counts.get(flaw, 0)) for flaw in FLAWS),
             ]
         )
     return f'<div class="card">{table("", columns, rows)}</div>'
@@ -203,10 +203,10 @@ def _flawed(n: int) -> str:
 
 def _offenders(outputs: Sequence[OutputReport]) -> str:
     rows = [
-        _offender(output, finding, one)
+        _offender(output, finding, offender)
         for output in outputs
         for finding in output.findings
-        for one in finding.offenders
+        for offender in finding.offenders
     ]
     if not rows:
         return ""
@@ -220,21 +220,21 @@ def _offenders(outputs: Sequence[OutputReport]) -> str:
     )
 
 
-def _offender(output: OutputReport, finding: FlawCount, one: Offender) -> list[str]:
-    where = f"{escape(output.title)}<br><span class='dim'>partition {one.partition}, "
-    where += f"{'number' if finding.flaw in (Flaw.UNCORRECTED, Flaw.OVERTAKEN) else 'id'} {count(one.place)}<br>"
-    where += f"time {escape(one.time)}</span>"
-    what = _tuple(one.tuple, one.expected)
-    if one.around:
+def _offender(output: OutputReport, finding: FlawCount, offender: Offender) -> list[str]:
+    where = f"{escape(output.title)}<br><span class='dim'>partition {offender.partition}, "
+    where += f"{'number' if finding.flaw in (Flaw.UNCORRECTED, Flaw.OVERTAKEN) else 'id'} {count(offender.place)}<br>"
+    where += f"time {escape(offender.time)}</span>"
+    what = _tuple(offender.tuple, offender.expected)
+    if offender.around:
         lines = "".join(
-            f'<li class="{"here" if line.startswith("▸") else ""}">{escape(line)}</li>' for line in one.around
+            f'<li class="{"here" if line.startswith("▸") else ""}">{escape(line)}</li>' for line in offender.around
         )
         what += f'<details><summary>around it</summary><ul class="around">{lines}</ul></details>'
     return [
         f'<span class="no">{FLAWS[finding.flaw]}</span>',
         where,
         what,
-        "never" if one.at_us is None else seconds(one.at_us),
+        "never" if offender.at_us is None else seconds(offender.at_us),
     ]
 
 
@@ -259,14 +259,16 @@ def _between(outputs: Sequence[OutputReport], losses: Sequence[Loss]) -> str:
     columns = [("client · output", ""), ("tentative", "r"), ("right as they were", "r"), ("taken back", "r")]
     columns += [("corrections", "r"), ("wrong ones stood<br>(median)", "r"), ("longest", "r"), ("model expects", "r")]
     rows = []
-    for one in outputs:
-        t = one.tentative
+    for output in outputs:
+        t = output.tentative
         right = "–" if not t.count else f"{count(t.right)} <span class='dim'>({share(t.right / t.count)})</span>"
         stood = ["–" if us is None else seconds(us) for us in (t.stood_median_us, t.stood_max_us)]
         expected = "–" if t.predicted is None else f"≈ {count(t.predicted)}"
-        rows.append([escape(one.title), count(t.count), right, count(t.undone), count(t.corrections), *stood, expected])
+        rows.append(
+            [escape(output.title), count(t.count), right, count(t.undone), count(t.corrections), *stood, expected]
+        )
     parts = [f'<div class="card">{table("", columns, rows)}</div>']
-    parts += [_accuracy(one, one.accuracy) for one in outputs if one.accuracy is not None]
+    parts += [_accuracy(output, output.accuracy) for output in outputs if output.accuracy is not None]
     parts.append(_losses(losses, outputs))
     return "".join(parts)
 
@@ -293,7 +295,7 @@ def _accuracy(output: OutputReport, accuracy: Accuracy) -> str:
 
 
 def _losses(losses: Sequence[Loss], outputs: Sequence[OutputReport]) -> str:
-    """What PPA's model expects of the output while partitions are lost, beside what came."""
+    """Returns the output that PPA's model expects while partitions are lost, next to the measured one."""
     if not losses:
         return ""
     measured = [(o.title, measure_of(o.accuracy)) for o in outputs if o.accuracy is not None]
@@ -301,13 +303,13 @@ def _losses(losses: Sequence[Loss], outputs: Sequence[OutputReport]) -> str:
     columns += [(f"{escape(name)} of<br>{escape(title)}", "r") for title, name in measured]
     rows = [
         [
-            escape(", ".join(one.partitions)),
-            seconds(one.from_us),
-            seconds(one.until_us - one.from_us),
-            share(one.fidelity),
-            *(_measure(name, one.measured.get(title)) for title, name in measured),
+            escape(", ".join(loss.partitions)),
+            seconds(loss.from_us),
+            seconds(loss.until_us - loss.from_us),
+            share(loss.fidelity),
+            *(_measure(name, loss.measured.get(title)) for title, name in measured),
         ]
-        for one in losses
+        for loss in losses
     ]
     return (
         "<h3>While partitions were lost</h3><p class='sub'>What the model of PPA expects of the output, and what "
@@ -342,33 +344,33 @@ def _kept(outputs: Sequence[OutputReport]) -> str:
         ("heal to last correction", "r"),
     ]
     rows = []
-    for one in outputs:
-        d = one.delay
+    for output in outputs:
+        d = output.delay
         unknown = f"unknown<br><span class='dim'>{escape(d.why)}</span>" if d.why else "unknown"
-        kept = {True: '<span class="ok">yes</span>', False: '<span class="no">no</span>', None: unknown}[d.kept]
+        in_bound = {True: '<span class="ok">yes</span>', False: '<span class="no">no</span>', None: unknown}[d.kept]
         rows.append(
             [
-                escape(one.title),
-                str(one.k),
+                escape(output.title),
+                str(output.k),
                 seconds(d.bound_us),
                 seconds(d.max_us),
                 seconds(d.p99_us),
                 seconds(d.median_us),
                 "–" if d.predicted_us is None else f"≈ {seconds(d.predicted_us)}",
-                kept,
-                seconds(one.gaps.any_us),
-                seconds(one.gaps.stable_us),
-                "–" if one.healing.took_us is None else seconds(one.healing.took_us),
+                in_bound,
+                seconds(output.gaps.any_us),
+                seconds(output.gaps.stable_us),
+                "–" if output.healing.took_us is None else seconds(output.healing.took_us),
             ]
         )
     return f'<div class="card">{table("", columns, rows)}</div>'
 
 
 def _changes(rows: Sequence[DirectoryChange]) -> str:
-    """Versions of the directory, and who wanted them."""
+    """Lists versions of the directory, and their causes."""
     if not rows:
         return ""
-    lines = [[seconds(one.at_us), str(one.number), escape(one.why)] for one in rows]
+    lines = [[seconds(change.at_us), str(change.number), escape(change.why)] for change in rows]
     return (
         "<h3>Versions of the directory</h3><p class='sub'>Who runs what, and with which X, changed while the cluster "
         "ran; each result is judged by what was in force while it was on its way.</p>"
@@ -377,7 +379,7 @@ def _changes(rows: Sequence[DirectoryChange]) -> str:
 
 
 def _moves(rows: Sequence[MoveReport]) -> str:
-    """Partitions that moved, and what clients got meanwhile."""
+    """Lists partitions that moved, and the output of clients during each move."""
     if not rows:
         return ""
     columns = [("move", "r"), ("partition", ""), ("from", ""), ("to", ""), ("wanted by", "")]
@@ -385,26 +387,26 @@ def _moves(rows: Sequence[MoveReport]) -> str:
     columns += [("longest delay meanwhile", "r"), ("tentative meanwhile", "r"), ("", "")]
     lines = [
         [
-            str(one.number),
-            escape(one.partition),
-            escape(one.source),
-            escape(one.target),
-            escape(one.reason),
-            _maybe(one.from_us),
-            "–" if one.from_us is None or one.until_us is None else seconds(one.until_us - one.from_us),
-            _maybe(one.predicted_us),
-            _maybe(one.delay_max_us),
-            f"{one.tentative:,}",
-            escape(f"{one.phase}: {one.why}" if one.why else one.phase),
+            str(move.number),
+            escape(move.partition),
+            escape(move.source),
+            escape(move.target),
+            escape(move.reason),
+            _maybe(move.from_us),
+            "–" if move.from_us is None or move.until_us is None else seconds(move.until_us - move.from_us),
+            _maybe(move.predicted_us),
+            _maybe(move.delay_max_us),
+            f"{move.tentative:,}",
+            escape(f"{move.phase}: {move.why}" if move.why else move.phase),
         ]
-        for one in rows
+        for move in rows
     ]
     return f'<h3>Moves</h3><div class="card">{table("", columns, lines)}</div>'
 
 
-def _recovery(found: RecoveryReport | None) -> str:
-    """In which order lost partitions came back, and what that was worth."""
-    if found is None:
+def _recovery(report: RecoveryReport | None) -> str:
+    """Lists lost partitions in the order in which they came back, and the value gained."""
+    if report is None:
         return ""
     columns = [("", "r"), ("partition", ""), ("on", ""), ("wanted", "r"), ("told", "r"), ("took", "r")]
     columns += [("expected", "r"), ("value", "r")]
@@ -412,33 +414,33 @@ def _recovery(found: RecoveryReport | None) -> str:
     lines = [
         [
             str(number),
-            escape(one.partition),
-            escape(one.node) or "–",
-            seconds(one.wanted_us),
-            _maybe(one.assigned_us),
-            "–" if one.assigned_us is None or one.back_us is None else seconds(one.back_us - one.assigned_us),
-            _maybe(one.predicted_us),
-            "–" if one.value is None else f"{share(one.value_before)} → {share(one.value)}",
-            _maybe(one.delay_max_us),
-            f"{one.tentative:,}",
-            escape(one.why or _outcome(one)),
+            escape(step.partition),
+            escape(step.node) or "–",
+            seconds(step.wanted_us),
+            _maybe(step.assigned_us),
+            "–" if step.assigned_us is None or step.back_us is None else seconds(step.back_us - step.assigned_us),
+            _maybe(step.predicted_us),
+            "–" if step.value is None else f"{share(step.value_before)} → {share(step.value)}",
+            _maybe(step.delay_max_us),
+            f"{step.tentative:,}",
+            escape(step.why or _outcome(step)),
         ]
-        for number, one in enumerate(found.steps, 1)
+        for number, step in enumerate(report.steps, 1)
     ]
-    worth = "queries that are complete" if found.goal == "complete" else "output fidelity"
+    worth = "queries that are complete" if report.goal == "complete" else "output fidelity"
     return (
         "<h3>Order of recovery</h3><p class='sub'>Nodes had too little room for all that was lost: "
-        f"{plural(found.plans, 'plan')} said what comes back first. A plan wanted it, and its node was told, at the "
+        f"{plural(report.plans, 'plan')} said what comes back first. A plan wanted it, and its node was told, at the "
         "times shown; it took so long from then on. Value: of what ran before and after it came back, "
         f"{worth}, by priority; where that stays, it needs others that were lost.</p>"
         f'<div class="card">{table("", columns, lines)}</div>'
     )
 
 
-def _outcome(one: RecoveryStep) -> str:
-    if one.back_us is None:
-        return "not restored" if one.node else "waited until the end"
-    return f"ran at {seconds(one.back_us)}" + ("" if one.assigned_us is not None else ", without being told")
+def _outcome(step: RecoveryStep) -> str:
+    if step.back_us is None:
+        return "not restored" if step.node else "waited until the end"
+    return f"ran at {seconds(step.back_us)}" + ("" if step.assigned_us is not None else ", without being told")
 
 
 def _maybe(us: int | None) -> str:
@@ -446,7 +448,7 @@ def _maybe(us: int | None) -> str:
 
 
 def _promises(rows: Sequence[Promise]) -> str:
-    """What each node announced of each unit, and how long it let buckets wait."""
+    """Lists each node's announcement for each unit, and how long it let buckets wait."""
     head = "<h3>Node by node</h3><p class='sub'>"
     if not rows:
         return (
@@ -464,21 +466,23 @@ def _promises(rows: Sequence[Promise]) -> str:
     ]
     lines = [
         [
-            escape(one.node),
-            escape(one.unit),
-            seconds(one.x_us),
-            f"{one.alpha:g}",
-            escape(one.policies),
-            escape(one.reconcile),
-            seconds(one.since_us),
-            seconds(one.waited_us),
-            seconds(one.share_us),
-            f"{one.waited_us / one.share_us:.0%}",
-            "–" if one.used_p99 is None else f"{one.used_p99:.0%}",
-            '<span class="ok">yes</span>' if one.kept else '<span class="no">no</span>',
-            f'<span class="no">{escape(one.differs)}</span>' if one.differs else '<span class="dim">the same</span>',
+            escape(promise.node),
+            escape(promise.unit),
+            seconds(promise.x_us),
+            f"{promise.alpha:g}",
+            escape(promise.policies),
+            escape(promise.reconcile),
+            seconds(promise.since_us),
+            seconds(promise.waited_us),
+            seconds(promise.share_us),
+            f"{promise.waited_us / promise.share_us:.0%}",
+            "–" if promise.used_p99 is None else f"{promise.used_p99:.0%}",
+            '<span class="ok">yes</span>' if promise.kept else '<span class="no">no</span>',
+            f'<span class="no">{escape(promise.differs)}</span>'
+            if promise.differs
+            else '<span class="dim">the same</span>',
         ]
-        for one in rows
+        for promise in rows
     ]
     return (
         f"{head}As nodes announced it and clients recorded it: since when each setting held, and the longest time that "
@@ -489,22 +493,22 @@ def _promises(rows: Sequence[Promise]) -> str:
 
 
 def _logs(rows: Sequence[LogReport]) -> str:
-    """Restarts from checkpoint logs, and what the logs took."""
+    """Lists restarts from checkpoint logs, and the bytes written."""
     if not rows:
         return ""
     columns = [("replica", ""), ("restarts", "r"), ("longest", "r"), ("expected", "r"), ("at the end", "r")]
     columns += [("least", "r"), ("written", "r"), ("rewritten", "r"), ("kept", "r")]
     lines = [
         [
-            escape(one.replica),
-            f"{one.recoveries:,}",
-            "–" if one.recovered_us is None else seconds(one.recovered_us),
-            "–" if one.expected_us is None else seconds(one.expected_us),
-            seconds(one.recovery_us),
-            seconds(one.least_us),
-            *(f"{size / 1e6:,.1f} MB" for size in (one.written_bytes, one.rewritten_bytes, one.kept_bytes)),
+            escape(log.replica),
+            f"{log.recoveries:,}",
+            "–" if log.recovered_us is None else seconds(log.recovered_us),
+            "–" if log.expected_us is None else seconds(log.expected_us),
+            seconds(log.recovery_us),
+            seconds(log.least_us),
+            *(f"{size / 1e6:,.1f} MB" for size in (log.written_bytes, log.rewritten_bytes, log.kept_bytes)),
         ]
-        for one in rows
+        for log in rows
     ]
     return (
         "<h3>Checkpoint logs</h3><p class='sub'>The longest restart from each log, without the start of the process, "

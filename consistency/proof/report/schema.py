@@ -1,4 +1,4 @@
-"""The JSON Schema of ``report.json``, beside this module as ``report.schema.json``: ``python -m`` writes it."""
+"""The JSON Schema of ``report.json``, stored as ``report.schema.json``: ``python -m`` writes it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SCHEMA: Final = Path(__file__).with_name("report.schema.json")
 
 
 def json_schema() -> dict[str, Any]:
-    """What the model says."""
+    """Returns the schema of the model."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"report.json of spe report, version {VERSION}",
@@ -21,7 +21,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def text() -> str:
-    """The content of the file."""
+    """Returns the content of the file."""
     return json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n"
 
 

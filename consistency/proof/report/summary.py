@@ -1,4 +1,4 @@
-"""The report in a few words: the sentence under the verdict, the four figures, the text in the terminal.  Pure."""
+"""Summarizes the report: the sentence under the verdict, the four figures, the text in the terminal.  Pure."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from consistency.proof.losses import measure_of
 from consistency.proof.report.model import Flaw, FlawCount, OutputReport, Report, Verdict
 from consistency.proof.report.words import count, plural, seconds, share
 
-#: Reasons of one kind that the terminal shows.
+#: Maximum number of reasons of one kind in the terminal.
 _LINES: Final = 8
 
 
 @dataclass(frozen=True)
 class Headline:
-    """One figure and what it means.
+    """One figure with its explanation.
 
     Attributes:
       of: the figure to compare it with.
-      filled: share of what is allowed; None where nothing is.
+      filled: used share of the allowed value; None where there is none.
       bad: whether it is worse than allowed.
     """
 
@@ -33,29 +33,29 @@ class Headline:
 
 
 def sentence(report: Report) -> str:
-    """What the verdict means for this run."""
+    """Explains the verdict on this run."""
     tentative = sum(o.tentative.count for o in report.outputs)
     stable = sum(o.stable for o in report.outputs)
     flawed = sum(f.count for o in report.outputs for f in o.findings)
-    said = [f"The clients received {plural(stable, 'stable tuple')}"]
+    parts = [f"The clients received {plural(stable, 'stable tuple')}"]
     if report.verdict is Verdict.INCONSISTENT and not flawed:
-        return f"{said[0]}, and more than the sources' logs account for."
+        return f"{parts[0]}, and more than the sources' logs account for."
     if report.verdict is Verdict.INCONSISTENT:
         if not flawed:
-            return f"{said[0]}, but this is not the run that the configuration asks for:"
+            return f"{parts[0]}, but this is not the run that the configuration asks for:"
         kinds = ", ".join(dict.fromkeys(f.flaw for o in report.outputs for f in o.findings))
         are = "is" if flawed == 1 else "are"
-        return f"{said[0]}; {plural(flawed, 'tuple')} {are} not as in a run without failures: {kinds}."
-    said.append("exactly those of a run without failures, in the same order")
+        return f"{parts[0]}; {plural(flawed, 'tuple')} {are} not as in a run without failures: {kinds}."
+    parts.append("exactly those of a run without failures, in the same order")
     if report.verdict is Verdict.UNKNOWN:
-        return f"{said[0]}, and none of them is wrong. That is not yet a proof:"
+        return f"{parts[0]}, and none of them is wrong. That is not yet a proof:"
     if tentative:
-        said.append(f"all {count(tentative)} tentative ones were taken back and replaced")
-    return f"{said[0]}: {'; '.join(said[1:])}."
+        parts.append(f"all {count(tentative)} tentative ones were taken back and replaced")
+    return f"{parts[0]}: {'; '.join(parts[1:])}."
 
 
 def headline(report: Report) -> list[Headline]:
-    """The four figures of the page's top."""
+    """Returns the four figures at the top of the page."""
     outputs = report.outputs
     return [_right(outputs), _tentative(outputs), _delay(outputs), _recovery(outputs)]
 
@@ -107,49 +107,51 @@ def _recovery(outputs: list[OutputReport]) -> Headline:
 
 
 def text(report: Report) -> list[str]:
-    """What is printed: the verdict, why, and the figures."""
+    """Returns the lines of the terminal: the verdict, the reasons, and the figures."""
     lines = [f"{report.verdict}  {sentence(report)}"]
     lines += [f"  {reason}" for reason in report.reasons]
     for output in report.outputs:
         lines += finding_lines(output.title, output.findings)
     lines += [f"  {h.what.lower()}: {h.figure}{f' {h.of}' if h.of else ''}; {h.note}" for h in headline(report)]
-    lines += [f"  source {one.name}: {one.compared}" for one in report.sources if one.compared]
-    lines += [f"  sink {one.sink}: {one.text}" for one in report.sinks]
+    lines += [f"  source {entry.name}: {entry.compared}" for entry in report.sources if entry.compared]
+    lines += [f"  sink {entry.sink}: {entry.text}" for entry in report.sinks]
     return lines + _promised(report) + _lost(report)
 
 
 def finding_lines(title: str, findings: Sequence[FlawCount]) -> list[str]:
-    """What is wrong with an output, and the first tuples."""
+    """Lists the flaws of an output, and the first tuples."""
     lines = []
     for finding in findings:
         lines.append(f"  {title}: {count(finding.count)} {finding.flaw}")
-        for one in finding.offenders[:3]:
-            shown = ", ".join(f"{k} {v}" for k, v in one.tuple.items())
-            lines.append(f"    partition {one.partition}, {count(one.place)}, at {one.time}{shown and f': {shown}'}")
+        for offender in finding.offenders[:3]:
+            shown = ", ".join(f"{k} {v}" for k, v in offender.tuple.items())
+            lines.append(
+                f"    partition {offender.partition}, {count(offender.place)}, at {offender.time}{shown and f': {shown}'}"
+            )
     return lines
 
 
 def _promised(report: Report) -> list[str]:
-    """Nodes that let a bucket wait longer than their share of X, and nodes for which the file says something else."""
-    said = [
+    """Lists nodes that let a bucket wait longer than their share of X, and nodes whose file has other settings."""
+    lines = [
         f"  {p.node} let a bucket of {p.unit} wait for {seconds(p.waited_us)}, of {seconds(p.share_us)}"
         for p in report.promises
         if not p.kept
     ]
     differing = dict.fromkeys((p.node, p.differs, p.x_us) for p in report.promises if p.differs)
-    said += [f"  {n} announced X = {seconds(x)}, and config.yaml says: {differs}" for n, differs, x in differing]
-    return said[:_LINES]
+    lines += [f"  {n} announced X = {seconds(x)}, and config.yaml says: {differs}" for n, differs, x in differing]
+    return lines[:_LINES]
 
 
 def _lost(report: Report) -> list[str]:
-    """The longest time in which nobody ran some partitions: what PPA's model expected, and what was measured."""
+    """Describes the longest time in which no node ran some partitions: the expected and the measured fidelity."""
     if not report.losses:
         return []
-    worst = max(report.losses, key=lambda one: one.until_us - one.from_us)
+    worst = max(report.losses, key=lambda loss: loss.until_us - loss.from_us)
     lost, took = plural(len(worst.partitions), "partition"), seconds(worst.until_us - worst.from_us)
-    said = [f"  longest loss: nobody ran {lost} for {took}; expected fidelity (OF) {share(worst.fidelity)}"]
+    parts = [f"  longest loss: nobody ran {lost} for {took}; expected fidelity (OF) {share(worst.fidelity)}"]
     for output in report.outputs:
         value = worst.measured.get(output.title)
         if output.accuracy is not None and value is not None and not measure_of(output.accuracy).startswith("error"):
-            said.append(f"{measure_of(output.accuracy)} of {output.title} {share(value)}")
-    return [", ".join(said)]
+            parts.append(f"{measure_of(output.accuracy)} of {output.title} {share(value)}")
+    return [", ".join(parts)]

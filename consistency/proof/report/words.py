@@ -1,4 +1,4 @@
-"""How figures are said, on the page and in the terminal."""
+"""Formats figures, for the page and the terminal."""
 
 from __future__ import annotations
 

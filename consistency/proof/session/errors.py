@@ -1,4 +1,4 @@
-"""Short texts for errors of Spark: its own are pages long and name none of our files."""
+"""Short texts for errors of Spark, whose own are pages long and name none of our files."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from typing import IO, Final
 
 from spe.errors import SpeError
 
-#: Errors of ours that were raised in a worker of Spark and come back as the text of their traceback.
+#: Errors of ours that were raised in a worker of Spark, as text of their traceback.
 _OURS: Final = re.compile(r"^(?:spe\.errors\.)(\w+): (.*?)(?=^\S*\s*at |\Z)", re.MULTILINE | re.DOTALL)
 #: A file that a worker of Spark did not find.
 _UNSEEN: Final = re.compile(r"FileNotFoundError: \[Errno 2\] No such file or directory: '([^'\n]+)'")
-#: Lines of Java's output that an error quotes.
+#: Number of lines of Java's output that an error quotes.
 _LINES: Final = 8
-#: What py4j puts between its own words and the stack.
+#: Message of Java after py4j's own text, before the stack.
 _JAVAS: Final = re.compile(r"^: [\w.$]+: (.+)$", re.MULTILINE)
-#: What py4j says if no answer came.
+#: py4j's text if no answer came.
 _NO_ANSWER: Final = "Answer from Java side is empty"
-#: What py4j says if Java is gone: the connection ended, broke while it was used, or cannot be made; for a call
-#: without any answer it gives no reason.
+#: py4j's text if Java is gone: the connection ended, broke while it was used, or cannot be made; for a call
+#: without any answer it has no reason.
 _GONE: Final = re.compile(
     f"{_NO_ANSWER}|Error while (sending|receiving)|trying to connect to the Java server"
     r"|An error occurred while calling \S+\Z"
 )
-#: The status with which a Java whose heap is full ends: by Spark (its SparkExitCode.OOM), and by itself.
+#: Exit status of Java when its heap is full: by Spark (its SparkExitCode.OOM), and by itself.
 _OUT_OF_MEMORY: Final = (52, 3)
-#: Time for a Java that broke the connection to end.
+#: Time for Java to end after the connection broke.
 _ENDS_S: Final = 20.0
 #: Errors that mean too little memory: of the heap, of Netty's and Arrow's buffers, and of a task's share.
 _MEMORY: Final = (
@@ -41,9 +41,9 @@ _MEMORY: Final = (
 )
 
 
-#: What Spark writes above the traceback of a worker.
+#: Text of Spark above the traceback of a worker.
 _OF_A_WORKER: Final = "An exception was thrown from the Python worker"
-#: Of the extra ``spark``.
+#: Packages of the extra ``spark``.
 _PACKAGES: Final = ("pyspark", "py4j")
 
 
@@ -58,10 +58,10 @@ def _is_of_spark(error: Exception) -> bool:
 
 @contextmanager
 def explained(noise: IO[str] | None = None) -> Iterator[None]:
-    """Errors of Spark inside leave as SpeError, with what to do about them.  Ours leave as they are.
+    """Turns errors of Spark inside into SpeError, with advice.  Errors of ours pass unchanged.
 
     Args:
-      noise: what Java said meanwhile; its end goes into the error.
+      noise: Java's output; its end goes into the error.
     """
     try:
         yield
@@ -81,7 +81,7 @@ def _is_gone(error: BaseException) -> bool:
 
 
 def _text(error: BaseException) -> str:
-    """The text of an error; an error of Java asks Java for it, which may be gone."""
+    """Returns the text of an error; that of a Java error is fetched from Java, which may be gone."""
     try:
         return f"{error}\n{getattr(error, 'java_exception', '')}".strip()
     except Exception:
@@ -89,7 +89,7 @@ def _text(error: BaseException) -> str:
 
 
 def _status_of_java() -> int | None:
-    """How the process of Spark ended, as ``subprocess`` tells it; None where it goes on, or is not ours."""
+    """Returns the exit status of Spark's process, as ``subprocess`` does; None while it runs, or if it is not ours."""
     from pyspark import SparkContext
 
     process = getattr(SparkContext._gateway, "proc", None)
@@ -107,10 +107,10 @@ def _end_of(noise: IO[str] | None) -> list[str]:
 
 
 def said(error: BaseException, status: int | None = None) -> str:
-    """In words; the last line of the text that Spark gives, where nothing better is known.
+    """Describes an error; by the last line of Spark's text, where nothing better is known.
 
     Args:
-      status: with which Java ended, where it did.
+      status: exit status of Java, if it ended.
     """
     text = _text(error)
     if status in _OUT_OF_MEMORY or any(word in text for word in _MEMORY):
@@ -134,7 +134,7 @@ def said(error: BaseException, status: int | None = None) -> str:
 
 
 def essence(error: BaseException) -> str:
-    """The line that says what is wrong: of an error of Java its message, of a worker's the last, else the first."""
+    """Returns the decisive line: of a Java error its message, of a worker's error the last line, else the first."""
     text = str(error)
     if java := _JAVAS.search(text):
         return java[1].strip()
