@@ -1,4 +1,4 @@
-"""How long things may take: the allowances that the checkers grant."""
+"""Allowances of the checkers: how long each step of a recovery may take."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class Bounds:
     """Allowances, microseconds.
 
     Attributes:
-      settle_us: from a change until everybody has noticed, and has connected anew.
+      settle_us: from a change until all processes have noticed and connected anew.
       correct_us: from the moment when a tree is whole again until all its replicas have corrected, in turn.
-      resettle_us: from a change for the better, since a consumer may turn to another producer; beside X of each unit.
+      resettle_us: from a change for the better, since a consumer may turn to another producer; plus X of each unit.
       processing_us: P, the time that a result takes besides waiting: networks, computing, noise.
-      request_us: a question to a replica that may be gone: the connection, and the answer.
+      request_us: a request to a replica that may be gone: the connection, and the answer.
       rounds_per_second: rounds of the scheduler in a second of virtual time.
-      turn_us: what each slice of a replica's work takes.
-      in_turn: replicas that correct one after the other, those of one level behind those of the one before it.
+      turn_us: duration of a slice of a replica's work.
+      in_turn: number of replicas that correct one after the other, level by level.
       bucket_us: of the plan.
     """
 
@@ -38,37 +38,39 @@ class Bounds:
 
     @classmethod
     def of(cls, plan: Plan, directory: Directory, *, noise_us: int = 0) -> Bounds:
-        """What a plan's timing implies.
+        """Derives the allowances from a plan's timing.
 
         A switch takes four heartbeats to notice, a connection, the stall of a feed that looks alive, and a second where
         a producer had refused before.  Correcting takes each replica of a level a round of requests.
 
         Args:
-          noise_us: what the machine may add to everything.
+          noise_us: added to everything, for the machine.
         """
         timing = plan.timing
-        channels = [c for of in directory.placement for c in plan.unit[of.unit].channels_in(of.partition)]
+        channels = [
+            c for partition in directory.placement for c in plan.unit[partition.unit].channels_in(partition.partition)
+        ]
         stall = max((stall_us(plan, c) for c in channels), default=0)
         levels = max((depth(plan, u) for u in plan.units), default=0)
-        replicas = max((len(directory.hosts(of)) for of in directory.placement), default=1)
+        replicas = max((len(directory.hosts(partition)) for partition in directory.placement), default=1)
         settle = 6 * timing.heartbeat_us + timing.connect_us + stall + 1_000_000
         correct = levels * replicas * 2 * timing.request_us
         resettle = 6 * timing.heartbeat_us
         processing = 150_000 + 50_000 * levels
         request = timing.request_us + timing.connect_us
-        found = cls(*(us + noise_us for us in (settle, correct, resettle, processing, request)))
-        return replace(found, in_turn=levels * replicas, bucket_us=plan.bucket_us)
+        bounds = cls(*(us + noise_us for us in (settle, correct, resettle, processing, request)))
+        return replace(bounds, in_turn=levels * replicas, bucket_us=plan.bucket_us)
 
     def recover_us(self, partners: int) -> int:
-        """Until a replica that begins has a state to go on from, beside X: it asks its partners, and its disk."""
+        """Returns the time until a starting replica has a state, besides X: requests to its partners, and its disk."""
         return self.settle_us + (partners + 1) * self.request_us
 
     def work_us(self, came_us: int) -> int:
-        """What a replica takes for so much tuple time: a turn for each bucket."""
+        """Returns a replica's time for so much tuple time: a turn for each bucket."""
         return self.turn_us * came_us // self.bucket_us
 
     def among(self, world: World) -> Bounds:
-        """The same allowances where links are late and processes slow.
+        """Returns the allowances in a world with late links and slow processes.
 
         To notice and to connect anew takes a question and an answer each for the heartbeat, the connection, the
         greeting and the subscription.
@@ -91,10 +93,10 @@ class Bounds:
         )
 
 
-#: Buffers with less room than this, bytes, may be full before a failure ends.
+#: Buffers smaller than this, in bytes, may be full before a failure ends.
 _LITTLE_ROOM = 1 << 20
 
 
 def has_room(plan: Plan) -> bool:
-    """Whether buffers hold what a failure of a while leaves: one that is full blocks (A2), and P1 asks for room."""
+    """Do buffers hold the output of a failure of some length?  A full one blocks (A2), and P1 requires room."""
     return min(plan.limits.output_bytes, plan.limits.input_bytes) >= _LITTLE_ROOM

@@ -1,4 +1,4 @@
-"""A run, as the checkers get it."""
+"""The input of the checkers: a run."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from spe.stream.history import History
 
 
 class CheckedRun(NamedTuple):
-    """Attributes:
-    static: the intervals of the history in which no fault began or ended.
-    in_force: X, its shares and policies of nodes, and when.
-    bounds: how long things may take.
-    counters: what the checkers have looked at.
+    """A run with everything that the checkers need.
+
+    Attributes:
+      static: the intervals of the history in which no fault began or ended.
+      in_force: X, its shares and policies of nodes, and when they held.
+      bounds: allowed durations.
+      counters: amount of what was checked.
     """
 
     history: History

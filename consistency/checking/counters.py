@@ -1,4 +1,4 @@
-"""How much was really checked, and which situations were met: a checker that saw nothing has proved nothing."""
+"""Counts what was checked, and the situations of a run: a checker that saw nothing has proved nothing."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class Counters:
     """Sums over any number of runs.
 
     Attributes:
-      amounts: how much of what was checked; seconds are counted in microseconds under names that end in ``_us``.
-      events: (state of a replica, what happened to it) -> how often.
-      faults: (kind of fault, what it befell as it began) -> how often: the state of a replica, the phase of a move, or
-        what a standby had.
+      amounts: amount of each check; seconds are counted in microseconds under names that end in ``_us``.
+      events: (state of a replica, event) -> how often.
+      faults: (kind of fault, its victim as it began) -> how often: the state of a replica, the phase of a move, or
+        the progress of a standby.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class Counters:
         self.amounts[name] += amount
 
     def situations(self) -> set[str]:
-        """What was met, by name, however often."""
+        """Returns the names of all situations, however frequent."""
         cells = [*self.events, *self.faults]
         return {f"{row} × {column}" for row, column in cells} | {n for n in self.amounts if not n.endswith("_us")}
 
@@ -41,7 +41,7 @@ class Counters:
 
 
 def show_table(table: Mapping[Cell, int]) -> list[str]:
-    """A table as lines of text, rows and columns in order of name."""
+    """Formats a table as lines of text, rows and columns in order of name."""
     rows, columns = sorted({r for r, _ in table}), sorted({c for _, c in table})
     if not rows:
         return []

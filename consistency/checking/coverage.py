@@ -1,4 +1,4 @@
-"""Which situations a run met: what happened to replicas in which state, and in which state faults befell them."""
+"""Counts the situations of a run: events of replicas by state, and states of replicas when faults began."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from spe.stream.ids import Channel
 from spe.stream.names import Kind, NodeState
 
 _LASTING_X: Final = 10
-#: What a standby is by the checkpoints that it has taken: it acknowledges the older of two (H2).
+#: Progress of a standby by its number of checkpoints: it acknowledges the older of two (H2).
 _STANDBY: Final = ("standby empty", "standby has one", "standby has two")
 _INT64: Final = np.iinfo(np.int64)
 
 
 def cover(history: History, plan: Plan, directory: Directory, counters: Counters) -> None:
-    """Adds what a run met to the tables of ``counters``."""
+    """Adds the situations of a run to the tables of ``counters``."""
     _Cover(plan, directory, counters).run(history)
     for name in (*_lasting_cuts(history, directory), *_nodes(directory)):
         counters.add(f"runs {name}")
@@ -85,17 +85,21 @@ def _nodes(directory: Directory) -> Iterator[str]:
 class _Cover:
     def __init__(self, plan: Plan, directory: Directory, counters: Counters) -> None:
         self._counters = counters
-        self._states = {f"{of}@{n}": NodeState.RECOVERING for of in directory.placement for n in directory.hosts(of)}
-        self._producers: dict[tuple[Channel, str], str] = {
-            (Channel(stream, of.partition), node): f"{of}@{node}"
-            for of in directory.placement
-            for stream in plan.unit[of.unit].outputs
-            for node in directory.hosts(of)
+        self._states = {
+            f"{partition}@{n}": NodeState.RECOVERING
+            for partition in directory.placement
+            for n in directory.hosts(partition)
         }
-        #: Checkpoints that each standby has taken; which of them run.
-        self._taken = Counter({f"{of}@{n}": 0 for of, s in directory.standbys.items() for n in s.nodes})
+        self._producers: dict[tuple[Channel, str], str] = {
+            (Channel(stream, partition.partition), node): f"{partition}@{node}"
+            for partition in directory.placement
+            for stream in plan.unit[partition.unit].outputs
+            for node in directory.hosts(partition)
+        }
+        #: Number of checkpoints of each standby; and the standbys that run.
+        self._taken = Counter({f"{partition}@{n}": 0 for partition, s in directory.standbys.items() for n in s.nodes})
         self._helping: set[str] = set()
-        #: Phase of each move that has not ended, and processes that it needs.
+        #: Phase of each move that has not ended, and the processes that it needs.
         self._moves: dict[str, tuple[str, set[str]]] = {}
         self._on: dict[str, list[str]] = {}
         for replica in self._states:
@@ -148,7 +152,7 @@ class _Cover:
                     self._counters.faults[kind, situation] += 1
 
     def _situations(self, hosts: Set[str]) -> Iterator[str]:
-        """Phases of the moves, and what standbys do, that a fault of these processes befalls."""
+        """Yields phases of moves and states of standbys that involve these processes."""
         for phase, needed in self._moves.values():
             if needed & hosts:
                 yield f"move {phase}"
@@ -169,7 +173,7 @@ class _Cover:
             self._counters.events[state.name, name] += 1
 
     def _at(self, host: str, name: str) -> None:
-        """Counts an event of all replicas on a host: the trace names none where there is only one."""
+        """Counts an event for all replicas on a host: the trace names none if there is only one."""
         for replica in self._on.get(host, ()):
             self._met(replica, name)
 

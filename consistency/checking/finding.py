@@ -1,4 +1,4 @@
-"""What a checker found, and what happened around it."""
+"""A finding of a checker, with the events around it."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from spe.stream.history import Closed, Delivered, Event, History, Opened, Receiv
 from spe.stream.names import Kind
 from spe.stream.times import format_timestamp
 
-#: Events shown before and after a finding.
+#: Number of events shown before and after a finding.
 _BEFORE, _AFTER = 12, 3
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A promise that a run did not keep.
+    """A promise that a run broke.
 
     Attributes:
       property: P1 … P4, preferred, recovering, masked, steady, turns or quiet.
-      rule: which part of it, in a few words that stay the same from run to run.
+      rule: the broken part, in a few words that are the same in all runs.
       at_us: when.
       consumer: where; a replica, a client, or a process.
-      what: what was found and what was expected, with the first tuple that is wrong.
+      what: the actual and the expected, with the first wrong tuple.
       around: the events around it, one line each.
     """
 
@@ -50,7 +50,7 @@ class Finding:
 
 
 def with_surroundings(findings: Sequence[Finding], history: History) -> list[Finding]:
-    """The same findings, each with what its consumer and its process saw around that time."""
+    """Returns the findings, each with the events of its consumer and its process around that time."""
     if not findings:
         return []
     times = [e.at_us for e in history]
@@ -81,7 +81,7 @@ def _around(finding: Finding, history: History, times: list[int]) -> tuple[str, 
 
 
 def describe(event: Event) -> str:
-    """One line for people."""
+    """Describes an event in one line."""
     at = f"{event.at_us / 1e6:9.3f}"
     match event:
         case Received(_, consumer, channel, producer, generation, mode, element):
@@ -100,7 +100,7 @@ def describe(event: Event) -> str:
 
 
 def show_element(element: Element) -> str:
-    """An element in the notation of tests/support/streams.py, long batches by their ends."""
+    """Shows an element in the notation of tests/support/streams.py, long batches by their ends."""
     match element:
         case Undo(upto_id=upto):
             return f"U({upto})"
@@ -119,7 +119,7 @@ def show_element(element: Element) -> str:
 
 
 def show_row(rows: Rows, at: int) -> str:
-    """One tuple for people."""
+    """Shows one tuple."""
     row = rows.slice(at, at + 1)
     time, t_max = int(row.time[0]), int(row.t_max[0])
     stamp = format_timestamp(time) + (f" t_max {format_timestamp(t_max)}" if t_max != time else "")

@@ -1,4 +1,4 @@
-"""What a failure costs at a client: how late new results come, and how many of them are tentative."""
+"""The cost of a failure at a client: how late new results come, and how many of them are tentative."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Cost:
     """The cost at one client, over all channels that it reads.
 
     Attributes:
-      delays_us: for whatever a source made available, how long it took until something at the client covered it (a
+      delays_us: for each progress of a source, the time until something at the client covered it (a
         result with its t_max or a boundary of either kind); sorted.
-      never: how many were never covered.
-      tentative, stable: tuples delivered.
+      never: number that were never covered.
+      tentative, stable: number of tuples delivered.
     """
 
     delays_us: tuple[int, ...]
@@ -35,12 +35,12 @@ class Cost:
     stable: int
 
     def quantile_us(self, share: float) -> int:
-        """The delay that ``share`` of all do not exceed; 0 where nothing came."""
+        """Returns the delay that ``share`` of all do not exceed; 0 without any."""
         return self.delays_us[min(len(self.delays_us) - 1, int(share * len(self.delays_us)))] if self.delays_us else 0
 
 
 def cost(history: History, plan: Plan, directory: Directory, client: str) -> Cost:
-    """What a run cost a client of the plan."""
+    """Returns the cost of a run for a client of the plan."""
     channels = [Channel(s, p) for s in directory.clients[client].reads for p in range(plan.partitions_of(s))]
     delivered: dict[Channel, list[Delivered]] = {channel: [] for channel in channels}
     sent: dict[Channel, list[Sent]] = {}
@@ -54,19 +54,19 @@ def cost(history: History, plan: Plan, directory: Directory, client: str) -> Cos
     for channel, events in delivered.items():
         at, high = _covered(events)
         for source in origins(plan, channel.stream):
-            for one in sent.get(Channel(source.stream, 0), ()):
-                place = bisect_left(high, one.high_us)
+            for made in sent.get(Channel(source.stream, 0), ()):
+                place = bisect_left(high, made.high_us)
                 if place == len(high):
                     never += 1
                 else:
-                    delays.append(max(0, at[place] - one.at_us))
+                    delays.append(max(0, at[place] - made.at_us))
     everything = [e for events in delivered.values() for e in events]
     tentative, stable = (_tuples(everything, kind) for kind in (Kind.TENTATIVE, Kind.STABLE))
     return Cost(tuple(sorted(delays)), never, tentative, stable)
 
 
 def _covered(events: Iterable[Delivered]) -> tuple[list[int], list[int]]:
-    """(when, how far) at each advance of what a client has of a channel."""
+    """Returns (time, progress) at each advance of a client on a channel."""
     at: list[int] = []
     high: list[int] = []
     for event in events:

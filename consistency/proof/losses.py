@@ -27,7 +27,7 @@ def losses(
     outputs: Sequence[OutputReport],
     fidelity: Callable[[Collection[PartitionId]], float],
 ) -> list[Loss]:
-    """Returns stretches of time in which the same partitions were lost, in order; only served partitions can be lost."""
+    """Returns stretches of time in which the same partitions were lost, in order.  Only served ones can be lost."""
     served: dict[PartitionId, list[tuple[int, int | None]]] = {partition: [] for partition in directory.placement}
     moments = sorted({at for t in tracks for s in t.spans for at in (s.from_us, s.until_us) if at is not None})
     names = {str(partition): partition for partition in directory.placement}

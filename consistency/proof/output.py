@@ -187,7 +187,7 @@ def judge_stable(
 
 
 def _flaws(tables: Tables, known_us: int, keep: Keep) -> tuple[DataFrame | None, int]:
-    """Returns FLAWS (consistency.proof.comparing.comparison) of all kinds, or None; and the number of tuples to come."""
+    """Returns FLAWS (consistency.proof.comparing.comparison) of all kinds, or None; and the count to come."""
     from pyspark.sql import DataFrame
 
     truth, received, schema = tables.truth, tables.received, tables.schema

@@ -79,7 +79,7 @@ def predict(
 def _failures(
     plan: Plan, directory: Directory, output: StreamId, faults: Iterable[FaultSpan], ended_us: int
 ) -> list[int] | None:
-    """Returns lengths of the failures of the output's sources; None if a fault happened that the model does not know."""
+    """Returns lengths of the failures of the output's sources; None after a fault that the model does not know."""
     sources = {f"source:{s.stream}" for s in origins(plan, output)}
     lengths = []
     for fault in faults:

@@ -1,6 +1,6 @@
-"""Rewrites an expression of the user's file for Spark: it stays as written, except what Spark reads differently.
+"""Rewrites an expression of the user's file for Spark: only the parts that Spark reads differently change.
 
-Nothing of the engine's parser, checker or types is used.  What type an operand has, Spark says.  The session has to run
+The engine's parser, checker and types are not used: Spark tells the type of an operand.  The session has to run
 with ``spark.sql.ansi.enabled=false``, ``spark.sql.caseSensitive=true`` and ``spark.sql.session.timeZone=UTC``.
 """
 
@@ -28,8 +28,8 @@ _TIMESTAMP: Final = (
     r"^[\\x00-\\x20\\x7f]*\\d{4}(-\\d{1,2}(-\\d{1,2}([ T](\\d{1,2}:\\d{1,2}(:\\d{1,2}(\\.\\d*)?)?"
     r"\\s*(Z|UTC|GMT|[+-]\\d{1,2}(:?\\d{2})?)?)?)?)?)?[\\x00-\\x20\\x7f]*$"
 )
-#: Casts that Spark would do otherwise: it writes −0.0, and reads other timestamps and hexadecimal floats, too.
-#: By Spark's name of the type and by the word behind AS: what goes before the operand, and what behind it.
+#: Casts that Spark computes differently: it writes −0.0, and reads other timestamps and hexadecimal floats, too.
+#: By Spark's name of the type and by the word after AS: the text before the operand, and after it.
 _CASTS: Final[Mapping[tuple[str, str], tuple[str, str]]] = {
     ("double", "STRING"): ("(0.0D + (", "))"),
     ("string", "TIMESTAMP"): ("nullif(regexp_extract((", f"), '{_TIMESTAMP}', 0), '')"),
@@ -48,13 +48,13 @@ class _Token(NamedTuple):
 
 
 def spark_text(text: str, type_of: Callable[[str], str]) -> str:
-    """``text`` for Spark: 0.1 is a double (0.1D; Spark alone reads a DECIMAL), and 'it''s' has one quote in it.
+    """Returns ``text`` for Spark: 0.1 is a double (0.1D; Spark alone reads a DECIMAL), 'it''s' has one quote in it.
 
     Args:
-      type_of: Spark's name of the type of an expression, as ``double``.
+      type_of: returns Spark's name of the type of an expression, as ``double``.
     """
-    found = [_Token(str(one.lastgroup), one[0]) for one in _TOKEN.finditer(text)]
-    return _written([_Token("space", " ") if token.kind == "comment" else token for token in found], type_of)
+    tokens = [_Token(str(match_.lastgroup), match_[0]) for match_ in _TOKEN.finditer(text)]
+    return _written([_Token("space", " ") if token.kind == "comment" else token for token in tokens], type_of)
 
 
 def _written(tokens: Sequence[_Token], type_of: Callable[[str], str]) -> str:
@@ -70,18 +70,18 @@ def _written(tokens: Sequence[_Token], type_of: Callable[[str], str]) -> str:
             at = closing + 1
             continue
         following = _next(tokens, at)
-        parts.append(_one(token, called=following is not None and tokens[following].text == "("))
+        parts.append(_token_text(token, called=following is not None and tokens[following].text == "("))
         at += 1
     return "".join(parts)
 
 
 def _next(tokens: Sequence[_Token], at: int) -> int | None:
-    """The next token that is more than space."""
+    """Returns the place of the next token that is not space."""
     return next((i for i in range(at + 1, len(tokens)) if tokens[i].kind != "space"), None)
 
 
 def _cast(tokens: Sequence[_Token], at: int) -> tuple[int, int, int] | None:
-    """Places of a CAST's opening parenthesis, its AS and its closing parenthesis; None if it is no such call."""
+    """Returns places of a CAST's opening parenthesis, its AS and its closing parenthesis; None for other calls."""
     opening = _next(tokens, at)
     if opening is None or tokens[opening].text != "(":
         return None
@@ -96,7 +96,7 @@ def _cast(tokens: Sequence[_Token], at: int) -> tuple[int, int, int] | None:
     return None
 
 
-def _one(token: _Token, *, called: bool) -> str:
+def _token_text(token: _Token, *, called: bool) -> str:
     if token.kind == "number" and _DOUBLE.fullmatch(token.text):
         return token.text + "D"
     if token.kind == "string":

@@ -1,4 +1,4 @@
-"""A report read again, and compared with one that was computed anew.  Pure."""
+"""Reads a report, and compares it with one that was computed again.  Pure."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from pydantic import ValidationError
 from consistency.proof.report.model import VERSION, Report
 from spe.errors import SpeError
 
-#: What says where and how long it was computed, and not what was found.
+#: Fields that tell where and how long it was computed, not the result.
 _APART: Final = frozenset({"name", "folder", "versions", "timings_s", "evidence"})
-#: What Spark computes approximately, and how far it may be off; the prediction rests on the median.
+#: Fields that Spark computes approximately, and their tolerance; the prediction depends on the median.
 _APPROXIMATE: Final = frozenset({"median_us", "p99_us", "stood_median_us", "predicted_us"})
 _NEAR: Final = 0.01
 #: Sums of floats depend on the order in which Spark adds.
 _EQUAL: Final = 1e-9
-#: Differences that are told.
+#: Maximum number of differences listed.
 _LINES: Final = 20
 
 
 def read_report(text: str | bytes, where: str | Path) -> Report:
-    """A ``report.json``.  Raises SpeError, which names the version or the place in it that is wrong."""
+    """Reads a ``report.json``.  Raises SpeError, which names the version or the wrong place in it."""
     try:
         data = json.loads(text)
     except ValueError as error:
@@ -42,43 +42,45 @@ def read_report(text: str | bytes, where: str | Path) -> Report:
         raise SpeError(f"{where} is no report: {place}: {first['msg']}") from error
 
 
-def disagreements(kept: Report, again: Report) -> list[str]:
-    """Where a report says something else than was found again; a sentence each, the first ones of many."""
-    found = []
-    if len(kept.outputs) != len(again.outputs):  # two of one title would hide one another
-        found.append(f"outputs: the report has {len(kept.outputs)}, computed again there are {len(again.outputs)}")
-    for place, said, is_ in _unlike("", _plain(kept), _plain(again)):
-        found.append(f"{place}: the report says {_shown(said)}, computed again it is {_shown(is_)}")
-    more = len(found) - _LINES
-    return found if more <= 0 else [*found[:_LINES], f"and {more:,} more"]
+def disagreements(reported: Report, again: Report) -> list[str]:
+    """Returns a sentence for each place where a report differs from the one computed again; the first ones of many."""
+    sentences = []
+    if len(reported.outputs) != len(again.outputs):  # two with the same title would hide one another
+        sentences.append(
+            f"outputs: the report has {len(reported.outputs)}, computed again there are {len(again.outputs)}"
+        )
+    for place, in_report, is_ in _unlike("", _plain(reported), _plain(again)):
+        sentences.append(f"{place}: the report says {_shown(in_report)}, computed again it is {_shown(is_)}")
+    more = len(sentences) - _LINES
+    return sentences if more <= 0 else [*sentences[:_LINES], f"and {more:,} more"]
 
 
 def _plain(report: Report) -> dict[str, Any]:
     data: dict[str, Any] = json.loads(report.model_dump_json(exclude=set(_APART)))
     # By name rather than by number, for the messages.
-    data["outputs"] = {o.title: one for o, one in zip(report.outputs, data["outputs"])}
+    data["outputs"] = {o.title: output for o, output in zip(report.outputs, data["outputs"])}
     return data
 
 
-def _unlike(place: str, said: Any, is_: Any) -> Iterator[tuple[str, Any, Any]]:
-    """(place, what the report says, what it is) of each value that differs."""
-    if isinstance(said, dict) and isinstance(is_, dict):
-        for name in [*said, *(n for n in is_ if n not in said)]:
-            yield from _unlike(f"{place}.{name}" if place else str(name), said.get(name), is_.get(name))
-    elif isinstance(said, list) and isinstance(is_, list) and len(said) == len(is_):
-        for at, pair in enumerate(zip(said, is_)):
+def _unlike(place: str, in_report: Any, is_: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Yields (place, value of the report, computed value) of each difference."""
+    if isinstance(in_report, dict) and isinstance(is_, dict):
+        for name in [*in_report, *(n for n in is_ if n not in in_report)]:
+            yield from _unlike(f"{place}.{name}" if place else str(name), in_report.get(name), is_.get(name))
+    elif isinstance(in_report, list) and isinstance(is_, list) and len(in_report) == len(is_):
+        for at, pair in enumerate(zip(in_report, is_)):
             yield from _unlike(f"{place}[{at}]", *pair)
-    elif not _alike(place, said, is_):
-        yield place, said, is_
+    elif not _alike(place, in_report, is_):
+        yield place, in_report, is_
 
 
-def _alike(place: str, said: Any, is_: Any) -> bool:
-    if said == is_:
+def _alike(place: str, in_report: Any, is_: Any) -> bool:
+    if in_report == is_:
         return True
-    if not all(isinstance(v, int | float) and not isinstance(v, bool) for v in (said, is_)):
+    if not all(isinstance(v, int | float) and not isinstance(v, bool) for v in (in_report, is_)):
         return False
-    near = _NEAR if place.rpartition(".")[2] in _APPROXIMATE else _EQUAL if isinstance(said, float) else 0.0
-    return bool(abs(said - is_) <= near * max(abs(said), abs(is_)))
+    near = _NEAR if place.rpartition(".")[2] in _APPROXIMATE else _EQUAL if isinstance(in_report, float) else 0.0
+    return bool(abs(in_report - is_) <= near * max(abs(in_report), abs(is_)))
 
 
 def _shown(value: Any) -> str:

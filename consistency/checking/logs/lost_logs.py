@@ -1,7 +1,7 @@
-"""S6: a source that lost its log is not read by those who have read it, and says so; nothing is lost silently.
+"""S6: consumers of a lost source log do not read its replacement, and report it; nothing is lost silently.
 
-Who has nothing of the lost log, as a process that starts when nobody else can be reached, may read the one in its
-place, and whoever has nothing may read that process: their tuples are others.
+A consumer that has read nothing of the lost log, such as a process that starts while no other can be reached, may read
+the replacement, and so may consumers of that process that have read nothing: they get other tuples.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from spe.stream.names import Kind, StreamId
 
 
 class OtherLogs:
-    """Who has read, also through others, a log that took the place of a lost one.
+    """Replicas and clients that have read, also through others, the replacement of a lost log.
 
     Args:
       lost: when each source lost its log, microseconds.
@@ -33,14 +33,14 @@ class OtherLogs:
         self._readers: set[str] = set()
 
     def __contains__(self, who: str) -> bool:
-        """``who``: a replica, or a client, as the history goes on (``see``)."""
+        """Has ``who``, a replica or a client, read a replacement, by the history seen so far (``see``)?"""
         return who in self._readers
 
     def see(self, event: Event) -> None:
         if not self._lost:
             return
         match event:
-            case ProcessDown(_, host):  # its replicas begin anew; what a client has is on its disk
+            case ProcessDown(_, host):  # its replicas restart without state; a client's output is on its disk
                 self._readers = {r for r in self._readers if r.startswith("client:") or host_of(r) != host}
             case StateChanged(_, replica, runs=False):
                 self._readers.discard(replica)
@@ -71,7 +71,7 @@ def check_lost_logs(
             match event:
                 case ProcessDown(_, host):
                     readers = {r for r in readers if host_of(r) != host}
-                case StateChanged(_, replica, runs=False):  # it has put its state away
+                case StateChanged(_, replica, runs=False):  # it has dropped its state
                     readers.discard(replica)
                 case Received(at_us, consumer, of, _, generation) if of == channel:
                     if at_us <= lost_us:
@@ -92,7 +92,7 @@ def check_lost_logs(
 
 
 def _wrong_rows(history: History, reference: Reference, others: OtherLogs, counters: Counters) -> Iterator[Finding]:
-    """What clients hold as stable is the beginning of what the lost logs give, but of who had nothing of these."""
+    """Compares stable rows of clients with the result of the lost logs; readers of a replacement are excepted."""
     digests = {channel: row_digests(rows) for channel, (_, rows) in reference.items()}
     has, renewed = set[tuple[str, Channel]](), set[tuple[str, Channel]]()
     for event in history:

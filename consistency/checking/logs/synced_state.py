@@ -1,4 +1,4 @@
-"""What is acknowledged upstream can be made again from what is synced (G5): looked at as a node dies."""
+"""G5: acknowledged input can be recomputed from the synced state; checked when a node dies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spe.stream.history import History, LogHeld
 
 
 def check_remade(history: History, counters: Counters) -> Iterator[Finding]:
-    """See the module."""
+    """Yields findings of G5."""
     for event in history:
         if not isinstance(event, LogHeld):
             continue

@@ -23,7 +23,7 @@ from spe.stream.times import BEFORE_TIME
 
 #: Columns read of a side.  ``major, minor`` are ``sequence, row`` of a tentative tuple, and ``place``, 0 of a true one,
 #: which has no ``arrived_us``.
-_GIVEN: Final = ("partition", "time_us", "major", "minor", "arrived_us", "tuple")
+_COLUMNS: Final = ("partition", "time_us", "major", "minor", "arrived_us", "tuple")
 #: Rows carried by Spark: the number of a task, and a package for it.
 PACKAGES: Final = pa.schema([("task", pa.int32()), ("package", pa.binary())])
 #: Columns of the result, see ``accuracy.against_truth``.
@@ -121,7 +121,7 @@ class Packer:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Turns TENTATIVE_ROWS or TRUE_ROWS into PACKAGES."""
         for some in _together(self._inside(batches)):
-            rows = self._given(some)
+            rows = self._ordered(some)
             task = self._tasks(rows)
             order = task.astype(np.uint16 if self.tasks < 1 << 16 else np.int64).argsort(kind="stable")  # by digits
             rows, tasks = rows.take(pa.array(order)), np.unique(task)
@@ -142,14 +142,14 @@ class Packer:
             if inside.any():
                 yield batch.filter(pa.array(inside))
 
-    def _given(self, some: pa.Table) -> pa.RecordBatch:
-        """Brings rows into the layout of a package; the columns of a side are in the order of ``_GIVEN``."""
+    def _ordered(self, some: pa.Table) -> pa.RecordBatch:
+        """Brings rows into the layout of a package; the columns of a side are in the order of ``_COLUMNS``."""
         columns = some.columns
-        if some.num_columns < len(_GIVEN):  # of true ones
+        if some.num_columns < len(_COLUMNS):  # of true ones
             more = pa.array(np.zeros(len(some), np.int64)), pa.nulls(len(some), pa.int64())
             columns = [*columns[:3], *more, *columns[3:]]
         (made,) = (
-            pa.Table.from_arrays(columns, names=list(_GIVEN)).cast(_packed(self.type)).combine_chunks().to_batches()
+            pa.Table.from_arrays(columns, names=list(_COLUMNS)).cast(_packed(self.type)).combine_chunks().to_batches()
         )
         return made
 
@@ -194,7 +194,7 @@ class TaskMatcher:
         if not every:
             return
         (both,) = pa.Table.from_batches(every).combine_chunks().to_batches()
-        partition, time, major, minor = (np.asarray(both.column(name)) for name in _GIVEN[:4])
+        partition, time, major, minor = (np.asarray(both.column(name)) for name in _COLUMNS[:4])
         is_true = np.asarray(both.column("arrived_us").is_null())
         row, stretch = self._placed(partition, time, major, is_true)
         values = _values(both.column("tuple"))
@@ -338,7 +338,7 @@ def _alike_words(values: Any) -> Int64Array:
 def _packed(type_: pa.DataType) -> pa.Schema:
     """Returns the schema of a package; its texts may exceed 2 GiB in total."""
     wide = pa.struct([(f.name, pa.large_string() if pa.types.is_string(f.type) else f.type) for f in type_])
-    return pa.schema([*[(name, pa.int64()) for name in _GIVEN[:-1]], ("tuple", wide)])
+    return pa.schema([*[(name, pa.int64()) for name in _COLUMNS[:-1]], ("tuple", wide)])
 
 
 def _values(tuples: Any) -> Mapping[str, _Values]:

@@ -98,7 +98,7 @@ def _offender(row: Row, schema: Schema, begun_us: int, surroundings: dict[int, l
         tuple=(received if received is not None else expected) or {},
         expected=expected if received is not None else None,
         at_us=None if row["arrived_us"] is None else row["arrived_us"] - begun_us,
-        around=[("▸ " if r["sequence"] == at else "") + _said(r, begun_us) for r in near],
+        around=[("▸ " if r["sequence"] == at else "") + _described(r, begun_us) for r in near],
     )
 
 
@@ -115,7 +115,7 @@ def plain_row(row: Row | None, schema: Schema) -> dict[str, Any] | None:
     return values
 
 
-def _said(part: Row, begun_us: int) -> str:
+def _described(part: Row, begun_us: int) -> str:
     """Describes an element: ``3.2 s  stable 16 to 23, times until 08:37:35``."""
     kind, at = part["kind"], seconds(part["arrived_us"] - begun_us)
     if kind in (STABLE, TENTATIVE):

@@ -58,7 +58,7 @@ class WindowTally:
         episode, window = (np.asarray(batch.column(name)) for name in ("episode", "window_us"))
         begins = np.flatnonzero(np.append(True, (np.diff(episode) != 0) | (np.diff(window) != 0)))
         tentative, stood, right = (
-            _given(batch),
+            _is_tentative(batch),
             np.asarray(batch.column("true").is_valid()),
             np.asarray(batch.column("right")),
         )
@@ -82,13 +82,14 @@ class WindowTally:
 
 
 def _stood(batch: pa.RecordBatch) -> dict[str, pa.Array]:
-    wrong = _given(batch) & ~np.asarray(batch.column("right")) & np.asarray(batch.column("undone_at_us").is_valid())
+    undone = np.asarray(batch.column("undone_at_us").is_valid())
+    wrong = _is_tentative(batch) & ~np.asarray(batch.column("right")) & undone
     until, since = (_numbers(batch.column(name)) for name in ("undone_at_us", "arrived_us"))
     stood, counts = np.unique(until[wrong] - since[wrong], return_counts=True)
     return {"stood_us": pa.array(stood), "stood": pa.array(counts)}
 
 
-def _given(batch: pa.RecordBatch) -> AnyArray:
+def _is_tentative(batch: pa.RecordBatch) -> AnyArray:
     present: AnyArray = np.asarray(batch.column("arrived_us").is_valid())
     return present
 

@@ -63,7 +63,7 @@ class Following:
         self._version = ""
         self.waits_for = ""
         #: The logs as they were when the proof began, if a part had been deleted.
-        self._kept_logs: KeptLogs | None = None
+        self._logs_at_start: KeptLogs | None = None
         self._release()
 
     def _origins(self) -> dict[str, str]:
@@ -125,16 +125,16 @@ class Following:
         if self.state.steps:
             return True
         logs = KeptLogs.of(self.run)
-        if logs.whole or logs == self._kept_logs:
+        if logs.whole or logs == self._logs_at_start:
             return True
         anew = State(fingerprint=self.state.fingerprint, origins=self.state.origins)
         start = beginning(self.run, anew, logs, self.lookback_us)
         if isinstance(start, NotYet):
             if over:
-                raise LogCut(f"{logs.told(self.run)}. Of what is left nothing can be proved: {start.waits_for}")
+                raise LogCut(f"{logs.deleted_part(self.run)}. Of what is left nothing can be proved: {start.waits_for}")
             self.waits_for = start.waits_for
             return False
-        self.state, self._kept_logs = start, logs
+        self.state, self._logs_at_start = start, logs
         self._release()
         return True
 
@@ -203,7 +203,7 @@ class Following:
             frontier={s: log.known.bound_us if last else next_.until_us for s, log in logs.items()},
             lookback_us=self.lookback_us,
             read={s: log.read for s, log in logs.items()},
-            kept=self._kept(spark),
+            kept=self._open_rows(spark),
         )
         return TruthNetwork(spark, self.run, part=part)
 
@@ -256,7 +256,7 @@ class Following:
             state.places[str(output)] = [a + b for a, b in zip(places[output], counts)]
         return totals[0], totals[1], totals[2]
 
-    def _kept(self, spark: SparkSession) -> dict[StreamId, DataFrame]:
+    def _open_rows(self, spark: SparkSession) -> dict[StreamId, DataFrame]:
         """Returns the rows of open windows that the last step left.  Raises SpeError if some are missing."""
         if not self.state.kept:
             return {}

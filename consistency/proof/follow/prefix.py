@@ -1,6 +1,6 @@
-"""Digests of what was read of a log that grows, so that a part that is altered later is found.
+"""Digests of the part read of a growing log, so that a later change of it is found.
 
-Of the latest segments each has a digest; those of older ones are folded into one, so that the size has a bound.
+Each of the latest segments has a digest; those of older ones are folded into one, so that the size is bounded.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from spe.log.log_start import read_kept
 from spe.log.recovery import live_segments
 from spe.runtime.storage import DiskStorage
 
-#: Segments that have a digest of their own.
+#: Number of segments with their own digest.
 KEPT: Final = 32
 _PIECE_BYTES: Final = 1 << 20
 
 
 class Altered(SpeError):
-    """What was read of a log before is not as it was."""
+    """A part of a log that was read before has been changed."""
 
 
 class Read(BaseModel):
-    """What was read of one segment.
+    """The part read of one segment.
 
     Attributes:
       name: of the file.
-      bytes: from its beginning.
-      sha256: of these.
-      until_us: how far in tuple time the log went there.
-      changed_ns: when it was last written, of a segment that later ones follow; 0: it is still written.
+      bytes: number of bytes from its beginning.
+      sha256: of these bytes.
+      until_us: tuple time that the log reached there.
+      changed_ns: when it was last written, if later segments follow; 0: it is still being written.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -47,12 +47,12 @@ class Read(BaseModel):
 
 
 class Prefix(BaseModel):
-    """What was read of a log.
+    """The part read of a log.
 
     Attributes:
-      folded: how many of the oldest segments have one digest together.
+      folded: number of the oldest segments with one common digest.
       sha256: that digest.
-      until_us: how far in tuple time these go.
+      until_us: tuple time that these reached.
       latest: the segments behind them, in order.
     """
 
@@ -63,61 +63,61 @@ class Prefix(BaseModel):
     latest: list[Read] = []
 
     def read(self, folder: Path, ends: list[tuple[str, int, int]]) -> Prefix:
-        """With more read.
+        """Returns the prefix after reading more.
 
         Args:
           ends: (file, bytes, tuple time) of each segment in which something new was read, in order.
 
         Raises:
-          Altered: what was read before is not as it was.
+          Altered: a part read before was changed.
         """
-        kept = {one.name: one for one in self.latest}
+        reads = {segment.name: segment for segment in self.latest}
         for at, (name, size, until_us) in enumerate(ends):
             file = folder / name
-            before = kept.get(name)
+            before = reads.get(name)
             known, made = _digests(file, 0 if before is None else before.bytes, size)
             if before is not None and known != before.sha256:
                 raise Altered(_differs(file, before))
             changed_ns = file.stat().st_mtime_ns if at + 1 < len(ends) else 0
-            kept[name] = Read(name=name, bytes=size, sha256=made, until_us=until_us, changed_ns=changed_ns)
-        found = Prefix(folded=self.folded, sha256=self.sha256, until_us=self.until_us, latest=list(kept.values()))
-        while len(found.latest) > KEPT:
-            oldest = found.latest.pop(0)
+            reads[name] = Read(name=name, bytes=size, sha256=made, until_us=until_us, changed_ns=changed_ns)
+        result = Prefix(folded=self.folded, sha256=self.sha256, until_us=self.until_us, latest=list(reads.values()))
+        while len(result.latest) > KEPT:
+            oldest = result.latest.pop(0)
             file = folder / oldest.name
             known = made = oldest.sha256
             try:
                 if not _deleted(folder, oldest.name):
                     known, made = _digests(file, oldest.bytes, file.stat().st_size)
             except FileNotFoundError:
-                if not _deleted(folder, oldest.name):  # it was, since we looked
+                if not _deleted(folder, oldest.name):  # deleted in the meantime
                     raise
             if known != oldest.sha256:
                 raise Altered(_differs(file, oldest))
-            found.sha256, found.folded = _folded(found.sha256, oldest.name, made), found.folded + 1
-            found.until_us = oldest.until_us
-        return found
+            result.sha256, result.folded = _folded(result.sha256, oldest.name, made), result.folded + 1
+            result.until_us = oldest.until_us
+        return result
 
     def differs(self, folder: Path, *, quick: bool = False) -> str:
-        """What is no longer as it was read, in a sentence; "" where all is.
+        """Returns a sentence on the first change of the part read; "" if there is none.
 
         Args:
-          quick: a segment that was not written since is not read, nor are those that have no digest of their own.
+          quick: skip segments that were not written since, and those without their own digest.
         """
         try:
-            for one in self.latest:
-                if _deleted(folder, one.name):
+            for segment in self.latest:
+                if _deleted(folder, segment.name):
                     continue
-                file = folder / one.name
-                found = file.stat()
-                if quick and one.changed_ns == found.st_mtime_ns and found.st_size >= one.bytes:
+                file = folder / segment.name
+                stat = file.stat()
+                if quick and segment.changed_ns == stat.st_mtime_ns and stat.st_size >= segment.bytes:
                     continue
-                if _digests(file, one.bytes, one.bytes)[0] != one.sha256:
-                    return _differs(file, one)
-            # What `retain` has deleted was proved before, and cannot be compared any more.
+                if _digests(file, segment.bytes, segment.bytes)[0] != segment.sha256:
+                    return _differs(file, segment)
+            # Segments that `retain` deleted were proved before, and can no longer be compared.
             some = quick or not self.folded or read_kept(DiskStorage(folder), PurePosixPath()).first > 1
             return "" if some else self._oldest_differ(folder)
         except FileNotFoundError as error:
-            if _deleted(folder, Path(error.filename).name):  # it was, since we looked
+            if _deleted(folder, Path(error.filename).name):  # deleted in the meantime
                 return self.differs(folder, quick=quick)
             return f"{error.filename} is gone, and was read before"
         except OSError as error:
@@ -143,17 +143,17 @@ def _deleted(folder: Path, name: str) -> bool:
     return segment is not None and segment.first < read_kept(DiskStorage(folder), PurePosixPath()).first
 
 
-def _differs(file: Path, one: Read) -> str:
+def _differs(file: Path, segment: Read) -> str:
     return (
-        f"{file} is not as it was read: its first {plural(one.bytes, 'byte')}, until {moment(one.until_us)}, were "
-        "altered since"
+        f"{file} is not as it was read: its first {plural(segment.bytes, 'byte')}, until {moment(segment.until_us)}, "
+        "were altered since"
     )
 
 
 def _digests(file: Path, first: int, size: int) -> tuple[str, str]:
-    """SHA-256 of the first ``first`` and of the first ``size`` bytes, of which ``first`` are some.
+    """Returns SHA-256 of the first ``first`` and of the first ``size`` bytes; ``first`` is no larger.
 
-    Of a shorter file the digests are of what there is.
+    Of a shorter file the digests are of all its bytes.
     """
     sum_ = hashlib.sha256()
     with file.open("rb") as opened:

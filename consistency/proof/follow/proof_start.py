@@ -1,11 +1,11 @@
-"""Where a proof begins of whose logs or recordings ``retain`` has deleted the beginning (rules E1 to E6).
+"""Finds where a proof can begin after ``retain`` deleted the beginning of logs or recordings (rules E1 to E6).
 
-No tuple that was deleted has a larger time than ``KeptLog.until_us``.  So behind it, by what each stream is needed for
-(``margins``), and at a bucket, is a time T from which on everything is there: a proof at T is as one that earlier steps
-brought there, but for the ids of results.  These are taken from what clients received, and must be the same at all.
+No deleted tuple has a larger time than ``KeptLog.until_us``.  So behind it, by the lookback of each stream
+(``margins``), and at a bucket, is a time T from which on everything is present: a proof at T equals one that earlier
+steps brought there, except for the ids of results.  These are taken from the recordings, and must be equal in all.
 
-Logs and recordings are read up to T for what they say of themselves alone: times by rule S1, and P4.  The results
-before T are compared with nothing.
+Logs and recordings are read up to T for the checks that need no truth: times by rule S1, and P4.  The results
+before T are not compared.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ from spe.stream.names import StreamId
 from spe.stream.strings import StringPool
 from spe.stream.times import BEFORE_TIME, END_OF_TIME, floor_to, saturating_add
 
-#: So many records of a log are looked at together.
+#: Number of records of a log that are checked together.
 _PIECE_RECORDS: Final = 50_000
 
 
 @dataclass(frozen=True)
 class KeptLogs:
-    """What is left of the logs of a run.
+    """The remaining logs of a run.
 
     Attributes:
       sources: by source.
@@ -65,34 +65,34 @@ class KeptLogs:
     @classmethod
     def of(cls, run: Run) -> KeptLogs:
         return cls(
-            {StreamId(s): _kept(run.source_path(StreamId(s))) for s in run.plan.sources},
-            {one: _kept(run.recording_path(*one)) for one in run.recordings()},
+            {StreamId(s): _kept_log(run.source_path(StreamId(s))) for s in run.plan.sources},
+            {recording: _kept_log(run.recording_path(*recording)) for recording in run.recordings()},
         )
 
     @property
     def whole(self) -> bool:
-        """Nothing was deleted."""
-        return all(one.first == 1 for one in (*self.sources.values(), *self.channels.values()))
+        """True if nothing was deleted."""
+        return all(log.first == 1 for log in (*self.sources.values(), *self.channels.values()))
 
     def from_us(self, lookback_us: Mapping[StreamId, int]) -> int:
-        """T, not yet at a bucket; END_OF_TIME: there is none.
+        """Returns T, not yet at a bucket; END_OF_TIME: there is none.
 
-        Of the instant ``until_us`` itself a part may be gone.
+        A part of the instant ``until_us`` itself may have been deleted.
         """
         ends = [saturating_add(k.until_us, lookback_us[s] + 1) for s, k in self.sources.items() if k.first > 1]
         ends += [saturating_add(k.until_us, 1) for k in self.channels.values() if k.first > 1]
         return END_OF_TIME if BEFORE_TIME in ends else max(ends)
 
-    def told(self, run: Run) -> str:
-        """What was deleted of the log of which least is left, for people."""
-        of = [(k, run.source_path(s)) for s, k in self.sources.items()]
-        of += [(k, run.recording_path(*one)) for one, k in self.channels.items()]
-        kept, folder = max(((k, f) for k, f in of if k.first > 1), key=lambda one: one[0].until_us)
-        return kept.text(folder) + ("; spe restore brings it back" if kept.archive else "")
+    def deleted_part(self, run: Run) -> str:
+        """Describes what was deleted of the log with the latest beginning."""
+        logs = [(k, run.source_path(s)) for s, k in self.sources.items()]
+        logs += [(k, run.recording_path(*recording)) for recording, k in self.channels.items()]
+        log, folder = max(((k, f) for k, f in logs if k.first > 1), key=lambda entry: entry[0].until_us)
+        return log.text(folder) + ("; spe restore brings it back" if log.archive else "")
 
 
 class NotYet(NamedTuple):
-    """A log or a recording does not go as far as T."""
+    """A log or a recording does not reach T."""
 
     waits_for: str
 
@@ -102,8 +102,8 @@ class _Begun(NamedTuple):
 
     Attributes:
       before: id of the last result before T.
-      at_us: wall time at which it was there.
-      wrong: what is wrong by the elements alone.
+      at_us: wall time at which T became final.
+      wrong: flaws that the elements alone show.
     """
 
     known: ChannelProgress
@@ -113,49 +113,49 @@ class _Begun(NamedTuple):
 
 
 def beginning(run: Run, anew: State, kept: KeptLogs, lookback_us: Mapping[StreamId, int]) -> State | NotYet:
-    """The state of a proof that begins where it still can.
+    """Returns the state of a proof that begins at T.
 
     Args:
-      anew: the state of one that begins with the first tuple.
+      anew: the state of a proof that begins with the first tuple.
 
     Raises:
-      LogCut: nothing can be proved any more; says why.
+      LogCut: nothing can be proved any more; has the reason.
     """
-    told = kept.told(run)
+    deleted = kept.deleted_part(run)
     for name, entry in run.reading.operators.items():
         if isinstance(entry, AggregateEntry) and entry.window.count:
             raise LogCut(
-                f"{told}. Without it nothing can be proved: operator {name!r} has windows of {entry.window.count} "
+                f"{deleted}. Without it nothing can be proved: operator {name!r} has windows of {entry.window.count} "
                 "rows, and which rows were in one is not known any more"
             )
     from_us = -floor_to(-kept.from_us(lookback_us), run.reading.bucket_us)
     if from_us >= END_OF_TIME:
-        raise LogCut(f"{told}. Without it nothing can be proved: no time is known from which on results are there")
+        raise LogCut(f"{deleted}. Without it nothing can be proved: no time is known from which on results are there")
     state = anew.model_copy(deep=True)
     state.proved_us = state.judged_us = state.first_us = from_us
-    state.not_judged = f"before {moment(from_us)}: not judged ({told})"
-    for stream, one in kept.sources.items():
-        log, flaws = _log(run, stream, one, from_us, lookback_us[stream])
+    state.not_judged = f"before {moment(from_us)}: not judged ({deleted})"
+    for stream, remaining in kept.sources.items():
+        log, flaws = _log(run, stream, remaining, from_us, lookback_us[stream])
         if log.bound_us < from_us:
             return _not_yet(f"source {stream}, which is at {moment(log.bound_us)}", from_us)
         state.logs[str(stream)] = log
         if flaws:
             state.flaws[str(stream)] = (flaws[0], from_us)
     begun: dict[tuple[str, StreamId], list[_Begun]] = {}
-    for (client, channel), one in kept.channels.items():
+    for (client, channel), remaining in kept.channels.items():
         output = channel.stream
-        found = _channel(recording_table(run, client, output, CHANGES), channel.partition, one, from_us)
-        if found.known.track.frontier_us < from_us:
-            reached = moment(found.known.track.frontier_us)
+        channel_start = _channel(recording_table(run, client, output, CHANGES), channel.partition, remaining, from_us)
+        if channel_start.known.track.frontier_us < from_us:
+            reached = moment(channel_start.known.track.frontier_us)
             return _not_yet(f"client {client}, which has {channel} until {reached}", from_us)
-        state.channels.setdefault(client, {})[str(channel)] = found.known
-        begun.setdefault((client, output), []).append(found)
-    state.judged_at_us = min((one.at_us for each in begun.values() for one in each), default=None)
+        state.channels.setdefault(client, {})[str(channel)] = channel_start.known
+        begun.setdefault((client, output), []).append(channel_start)
+    state.judged_at_us = min((at.at_us for each in begun.values() for at in each), default=None)
     for (client, output), each in begun.items():
         tally = state.tallies.setdefault(client, {}).setdefault(str(output), Tally())
         _note(tally, each, from_us, begun_us(run.events))
-        places = state.places.setdefault(str(output), [one.before for one in each])
-        _compare_ids(tally, places, [one.before for one in each], from_us)
+        places = state.places.setdefault(str(output), [at.before for at in each])
+        _compare_ids(tally, places, [at.before for at in each], from_us)
     return state
 
 
@@ -164,24 +164,24 @@ def _not_yet(who: str, from_us: int) -> NotYet:
 
 
 def _note(tally: Tally, each: list[_Begun], from_us: int, begun: int) -> None:
-    for partition, one in enumerate(each):
-        for wrong in one.wrong:
+    for partition, channel in enumerate(each):
+        for wrong in channel.wrong:
             offender = wrong.offender(partition, begun)
             tally.add(wrong.flaw, wrong.tuples, [offender], max(wrong.time_us, from_us))
 
 
 def _compare_ids(tally: Tally, first: list[int], own: list[int], from_us: int) -> None:
-    """Ids are the same at all clients (U9): else a result is missing at one of them, or there is one too many."""
-    for partition, (other, one) in enumerate(zip(first, own)):
-        if other != one:
+    """Compares ids, which are equal at all clients (U9): else a result is missing at one, or is there in excess."""
+    for partition, (other, own_id) in enumerate(zip(first, own)):
+        if other != own_id:
             tally.mistyped.append(
-                f"partition {partition}: its first result from {moment(from_us)} on has the id {one + 1}, and "
+                f"partition {partition}: its first result from {moment(from_us)} on has the id {own_id + 1}, and "
                 f"{other + 1} at another client"
             )
             tally.is_wrong(from_us)
 
 
-def _kept(folder: Path) -> KeptLog:
+def _kept_log(folder: Path) -> KeptLog:
     return read_kept(DiskStorage(folder), PurePosixPath())
 
 
@@ -190,10 +190,10 @@ def _first(kept: KeptLog) -> RecordPlace:
 
 
 def _log(run: Run, stream: StreamId, kept: KeptLog, from_us: int, lookback_us: int) -> tuple[LogProgress, list[str]]:
-    """A source's log, read until it tells the truth up to T, or as far as it goes; and what is wrong with its times."""
+    """Reads a source's log until it tells the truth up to T, or to its end; returns also flaws of its times."""
     table, at = source_table(run, stream), _first(kept)
     known = LogProgress(start=at, done=at, start_id=kept.last_id, last_id=kept.last_id)
-    found: list[str] = []
+    sentences: list[str] = []
     while known.bound_us < from_us:
         reader, pulled = LogOfSource(table, known), 0
         while reader.bound_us < from_us and (pulled < _PIECE_RECORDS or reader.bound_us <= known.bound_us):
@@ -203,23 +203,23 @@ def _log(run: Run, stream: StreamId, kept: KeptLog, from_us: int, lookback_us: i
         until_us = min(from_us, reader.bound_us)
         if until_us <= known.bound_us:
             break
-        # Rows are needed from T − lookback on; in a piece before T, from less of its end on.
+        # Rows are needed from T − lookback on, so only from the end of a piece before T.
         taken = reader.taken(until_us, max(0, lookback_us - (from_us - until_us)))
         known, flaws = with_times(run, stream, known, taken, kept.until_us)
-        found += flaws
-    return known, found
+        sentences += flaws
+    return known, sentences
 
 
 def _channel(table: Table, partition: int, kept: KeptLog, from_us: int) -> _Begun:
-    """A recording, heard until it is final up to T, or as far as it goes."""
+    """Reads a recording until it is final up to T, or to its end."""
     at = _first(kept)
     reader = RecordingOfChannel(table, partition, ChannelProgress(start=at, done=at), sorted_=True)
-    # Tentative results at the end of a segment hold it, so none are open where the recording begins (E6).
+    # E6: tentative results hold a segment, so none are open where the recording begins.
     track = ChannelTrack(passed_id=kept.last_id, passed_us=kept.until_us)
     ends, ahead, done, covered, at_us = {}, dict[int, tuple[RecordPlace, int]](), at, 0, 0
     wrong: list[Wrong] = []
     while track.frontier_us < from_us and reader.pull():
-        head = reader.heads.pop()  # a recording may be far larger than what is needed of it
+        head = reader.heads.pop()  # a recording may be far larger than the needed part
         ends[head.at.segment], done = head, head.next
         assert head.heard is not None
         if head.heard.kind == STABLE and head.heard.tuples and head.heard.last_us >= from_us:
@@ -245,17 +245,17 @@ def _results(
     from_us: int,
     end_us: int,
 ) -> tuple[int | None, int, list[Wrong]]:
-    """Of the results from T on that came before everything up to T was final.
+    """Finds the results from T on that came before everything up to T was final.
 
     Args:
-      ahead: records that have some, with the largest id before each.
-      end_us: what comes from beyond it, ahead of its boundary, is wrong.
+      ahead: records that have such results, with the largest id before each.
+      end_us: results beyond it, ahead of its boundary, are wrong.
 
     Returns:
-      the id before the first one (None: there is none), how many there are, and those that are wrong by themselves.
+      the id before the first result (None: there is none), number of results, and those that are wrong by themselves.
     """
     before: int | None = None
-    count, seen, wrong, pool = 0, set[int](), list[Wrong](), StringPool()
+    count, known_ids, wrong, pool = 0, set[int](), list[Wrong](), StringPool()
     for stretch in between(reader.table, reader.partition, start, done) if ahead else ():
         for record in scan_stretch(reader.folder, stretch):
             if record.position.sequence not in ahead:
@@ -263,7 +263,9 @@ def _results(
             _, arrived_us, batch = decode_recorded(record, reader.table.schema, pool, PurePosixPath(reader.folder))
             assert isinstance(batch, Batch)
             ids, time = batch.row_ids(), batch.rows.time
-            late = np.array([id_ <= ahead[record.position.sequence][1] and id_ not in seen for id_ in ids.tolist()])
+            late = np.array(
+                [id_ <= ahead[record.position.sequence][1] and id_ not in known_ids for id_ in ids.tolist()]
+            )
             count += int((time >= from_us).sum())
             here: BoolArray = (time >= from_us) & (time < end_us)
             for flaw, which in ((Flaw.EXTRA, time >= end_us), (Flaw.REORDERED, here & late)):
@@ -272,5 +274,5 @@ def _results(
                     wrong.append(Wrong(flaw, int(which.sum()), int(ids[at]), int(time[at]), arrived_us))
             if before is None and here.any():
                 before = int(ids[here.argmax()]) - 1
-            seen.update(ids[here].tolist())
+            known_ids.update(ids[here].tolist())
     return before, count, wrong

@@ -1,4 +1,4 @@
-"""The next range of tuple time: as far as all logs and all recordings go."""
+"""Finds the next range of tuple time: up to the end of all logs and all recordings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from consistency.proof.report.words import moment
 from spe.stream.names import StreamId
 from spe.stream.times import END_OF_TIME, floor_to
 
-#: A step reads about so much of the sources' logs, at most.
+#: Maximum size of the sources' logs that a step reads, approximately.
 STEP_BYTES: Final = 128 << 20
 STEP_RECORDS: Final = 50_000
 
@@ -25,13 +25,13 @@ Reading = tuple[str, StreamId]
 
 @dataclass(frozen=True)
 class Range:
-    """What a step may take.
+    """The range of a step.
 
     Attributes:
-      until_us: its end; END_OF_TIME: all that is left.
+      until_us: its end; END_OF_TIME: no end.
       first_us: the first tuple that no step took; END_OF_TIME: there is none.
       channels: of each output at each client, a reader per partition.
-      waits_for: what it goes no further for.
+      waits_for: the process that limits it.
     """
 
     until_us: int
@@ -45,7 +45,7 @@ def next_range(run: Run, state: State, *, over: bool) -> Range:
     """Reads on in the logs, and then as far in the recordings.
 
     Args:
-      over: the run is; what is left when logs and recordings lead no further is the last range.
+      over: the run is over; if logs and recordings lead no further, the remainder is the last range.
     """
     logs = {s: LogOfSource(source_table(run, s), state.logs.get(str(s), LogProgress())) for s in run.plan.sources}
     _read_on(logs)
@@ -54,40 +54,40 @@ def next_range(run: Run, state: State, *, over: bool) -> Range:
     until_us = goal_us = floor_to(logs[behind].bound_us, run.reading.bucket_us)
     waits_for = f"source {behind}, which is at {moment(logs[behind].bound_us)}"
     for (client, output), each in channels.items():
-        for one in each:
-            one.read_until(goal_us)
-            if one.frontier_us < until_us:
-                until_us = one.frontier_us
+        for recording in each:
+            recording.read_until(goal_us)
+            if recording.frontier_us < until_us:
+                until_us = recording.frontier_us
                 waits_for = f"client {client}, which has {output} until {moment(until_us)}"
     until_us = floor_to(until_us, run.reading.bucket_us)
     if over and not state.proved_us < until_us < END_OF_TIME:
         until_us = END_OF_TIME
-        for reader in (*logs.values(), *(one for each in channels.values() for one in each)):
+        for reader in (*logs.values(), *(recording for each in channels.values() for recording in each)):
             while reader.pull():
                 pass
     elif until_us >= END_OF_TIME:
         waits_for = "the processes of the run, which have not ended"
-    first = [h.first_us for one in logs.values() for h in one.new() if h.first_us is not None]
+    first = [h.first_us for log in logs.values() for h in log.new() if h.first_us is not None]
     return Range(until_us, min(first, default=END_OF_TIME), logs, channels, waits_for)
 
 
 def _read_on(logs: Mapping[StreamId, LogOfSource]) -> None:
-    """Reads the log that is furthest behind in tuple time, again and again, until it has no more or it is enough."""
+    """Reads the log that is furthest behind in tuple time, repeatedly, until its end or the limit."""
     records = 0
-    while records < STEP_RECORDS and sum(one.new_bytes for one in logs.values()) < STEP_BYTES:
-        if not min(logs.values(), key=lambda one: one.bound_us).pull():
+    while records < STEP_RECORDS and sum(log.new_bytes for log in logs.values()) < STEP_BYTES:
+        if not min(logs.values(), key=lambda log: log.bound_us).pull():
             return
         records += 1
 
 
 def _readers(run: Run, state: State) -> dict[Reading, list[RecordingOfChannel]]:
-    found: dict[Reading, list[RecordingOfChannel]] = {}
-    for client, one in run.directory.clients.items():
+    readers: dict[Reading, list[RecordingOfChannel]] = {}
+    for client, entry in run.directory.clients.items():
         known = state.channels.get(client, {})
-        for output in one.reads:
+        for output in entry.reads:
             table, sorted_ = recording_table(run, client, output, CHANGES), output not in run.plan.sources
-            found[client, output] = [
+            readers[client, output] = [
                 RecordingOfChannel(table, c.partition, known.get(str(c), ChannelProgress()), sorted_=sorted_)
                 for c in run.channels(output)
             ]
-    return found
+    return readers

@@ -16,7 +16,7 @@ from spe.stream.names import StreamId
 from spe.stream.times import END_OF_TIME
 
 #: Malformed rows that a source sets aside each time it is started; the others are only counted in the summary.
-_KEPT: Final = 10_000
+_SET_ASIDE: Final = 10_000
 #: The upper limit of an unknown number.
 _ANY: Final = 2**62
 
@@ -187,18 +187,18 @@ def _malformed(run: Run, stream: StreamId) -> _Range:
     Each is set aside with its line number, so a row that was read again after a restart counts once.  If some rows were
     not set aside, the summary gives an upper limit: it counts a row each time that it was read.
     """
-    lines, torn = _kept_lines(run.path / "malformed" / f"{stream}.jsonl")
-    aside, counted, starts = len(set(lines)), _said(run, stream, "malformed"), _said(run, stream, "starts")
-    if counted <= len(lines) < _KEPT and not torn:
+    lines, torn = _lines_set_aside(run.path / "malformed" / f"{stream}.jsonl")
+    aside, counted, starts = len(set(lines)), _number(run, stream, "malformed"), _number(run, stream, "starts")
+    if counted <= len(lines) < _SET_ASIDE and not torn:
         return _Range(aside, aside)
     most = max(aside, counted)
     if starts == 1:
         return _Range(most, most)
     # The last status of a killed process may be older than the rows that it read: the number may be larger.
-    return _Range(aside, _ANY if torn or len(lines) >= _KEPT else most)
+    return _Range(aside, _ANY if torn or len(lines) >= _SET_ASIDE else most)
 
 
-def _kept_lines(file: Path) -> tuple[list[int], bool]:
+def _lines_set_aside(file: Path) -> tuple[list[int], bool]:
     """Reads the numbers of lines set aside; and whether some are lost, after a full disk or a power failure."""
     try:
         texts = file.read_bytes().splitlines(keepends=True)
@@ -215,10 +215,10 @@ def _kept_lines(file: Path) -> tuple[list[int], bool]:
 
 def _refused(run: Run, stream: StreamId) -> _Range:
     """Counts rows that were refused for their event times: each start counts them, none are set aside."""
-    counted = _said(run, stream, "refused_ahead")
-    return _Range(counted if _said(run, stream, "starts") == 1 else 0, counted)
+    counted = _number(run, stream, "refused_ahead")
+    return _Range(counted if _number(run, stream, "starts") == 1 else 0, counted)
 
 
-def _said(run: Run, stream: StreamId, what: str) -> int:
+def _number(run: Run, stream: StreamId, what: str) -> int:
     """Returns a number of the summary about a source; 0 if it is missing."""
     return sum(int(s.get(what) or 0) for s in run.summary.get("sources", ()) if s.get("source") == stream)

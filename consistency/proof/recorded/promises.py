@@ -137,7 +137,7 @@ def as_announced(directory: Directory, heard: Iterable[RecordedAnnouncement]) ->
 def bounds(plan: Plan, output: StreamId, heard: Iterable[RecordedAnnouncement]) -> list[Step]:
     """Returns kX of an output's input over time, as one client recorded it (X5).
 
-    [] where not all units on the path were announced.  The earliest announcement of a unit also counts for earlier times.
+    [] where not all units on the path were announced.  A unit's earliest announcement also counts for earlier times.
     """
     steps_of: dict[tuple[UnitId, NodeId], dict[tuple[int, int], tuple[int, int]]] = defaultdict(dict)
     for arrived_us, announcement in sorted(heard, key=lambda each: each.arrived_us):

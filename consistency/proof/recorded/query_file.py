@@ -61,7 +61,7 @@ class FilterEntry(_OneInput):
 
 @dataclass(frozen=True)
 class MapEntry(_OneInput):
-    """``columns``: expression by name; ``keep``: added to the input's attributes; ``skip``: rows that fail are skipped."""
+    """``columns``: expression by name; ``keep``: added to the input's; ``skip``: failing rows are skipped."""
 
     columns: Mapping[str, str]
     keep: bool

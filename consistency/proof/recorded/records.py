@@ -209,8 +209,8 @@ def _arrow(table: Table, parts: Iterable[tuple[list[pa.Array], Rows]]) -> Iterat
 
 
 #: Result of :func:`summarize`.  A row per record: ``count`` tuples, ``first_us`` and ``last_us`` of their times (a
-#: boundary's own in both), ``first_id`` and ``id``.  And a row, without a ``kind``, for each run of stable tuples of one
-#: ``block`` (``consistency.proof.comparing.digests``), with ``count`` and ``digest``.
+#: boundary's own in both), ``first_id`` and ``id``.  And a row, without a ``kind``, for each run of stable tuples of
+#: one ``block`` (``consistency.proof.comparing.digests``), with ``count`` and ``digest``.
 SUMMARY: Final = pa.schema(
     [
         ("partition", _INT),

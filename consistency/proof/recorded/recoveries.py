@@ -138,7 +138,7 @@ class _Order:
                     partition: since for partition, since in self._wanted.items() if partition in self._open
                 }
             case "ordered" if what["verb"] == "install":
-                self._told(at_us, what["replica"])
+                self._ordered(at_us, what["replica"])
             case "order_refused":
                 partition, node = self._replica(what["replica"])
                 for step in self._open.get(partition, ()) if partition is not None else ():
@@ -161,7 +161,7 @@ class _Order:
         name, _, node = text.partition("@")
         return self._names.get(name), node
 
-    def _told(self, at_us: int, replica: str) -> None:
+    def _ordered(self, at_us: int, replica: str) -> None:
         partition, node = self._replica(replica)
         since = None if partition is None else self._wanted.get(partition, self._before.get(partition))
         if partition is None or since is None:

@@ -59,7 +59,7 @@ class Run:
       facts: written by the supervisor at the start: versions, command line, seed.
       events: states, faults and processes with their times, in order; ``t`` is wall time in microseconds.
       summary: written by the supervisor in the end; empty for a run that was broken off.
-      origin: URI of the directory on another file system, of which ``path`` holds the small files; "" where it holds all.
+      origin: URI of the directory on another file system, with the small files in ``path``; "" where it holds all.
     """
 
     path: Path
@@ -109,7 +109,7 @@ class Run:
             raise SpeError(f"{self.path}: {error}") from error
 
     def check(self) -> None:
-        """Raises SpeError where a source's log or a client's recording is missing, visibly incomplete or of another run."""
+        """Raises SpeError where a source's log or a client's recording is missing, incomplete or of another run."""
         for stream in self.plan.sources:
             self._check_version(self.source_path(stream), self.source_segments(stream))
         for name, channel in self.recordings():
@@ -153,16 +153,16 @@ class Run:
                 made = combined([known[c] for c in unit.channels_in(partition)])
                 known |= {Channel(stream, partition): made for stream in unit.outputs}
         for name, channel in self.recordings():
-            provenance = read_provenance(self.storage, client_folder(name) / PROVENANCE).get(str(channel))
-            if provenance is not None and provenance.origin and provenance.origin != known[channel]:
+            recorded = read_provenance(self.storage, client_folder(name) / PROVENANCE).get(str(channel))
+            if recorded is not None and recorded.origin and recorded.origin != known[channel]:
                 raise SpeError(
                     f"{self.path}: what client {name!r} received of {channel} comes from other source logs "
-                    f"({provenance.origin}) than those of the run ({known[channel] or 'one of which has no identity'}): "
+                    f"({recorded.origin}) than those of the run ({known[channel] or 'one of which has no identity'}): "
                     "a source's folder was replaced"
                 )
 
     def signature_flaws(self, stream: StreamId) -> list[str]:
-        """Returns a sentence if the log of a source began with other settings than the copy of the configuration has."""
+        """Returns a sentence if the log of a source began with other settings than the configuration's copy has."""
         signed = signature_of(read_identity(self.storage, source_folder(stream)))
         if signed in ("", self.directory.signature):
             return []
@@ -206,7 +206,7 @@ class Run:
         return self.path / channel_folder(client_folder(client), channel)
 
     def announced(self, client: str) -> list[RecordedAnnouncement]:
-        """Returns X and waits as a client recorded them; [] in a recording of an earlier version.  Raises LogCorrupt."""
+        """Returns X and waits as a client recorded them; [] in one of an earlier version.  Raises LogCorrupt."""
         return list(read_announced(self.storage, announced_folder(client_folder(client))))
 
     def issued(self) -> list[IssuedVersion]:

@@ -40,6 +40,6 @@ def is_read(name: PurePosixPath) -> bool:
 def files_of(folder: Path) -> list[Path]:
     """Returns the files below the directory of a run that the verdict rests on, in order.
 
-    The coordinator's database has no digest, since reading may change it.  The report's facts from it are computed again.
+    The coordinator's database has no digest, since reading may change it.  Facts from it are computed again.
     """
     return [p for p in read_of(folder) if p != folder / DATABASE]

@@ -41,7 +41,7 @@ def fault_spans(events: Iterable[Line], begun_us: int) -> list[FaultSpan]:
             faults[open_.pop(key)]["until_us"] = int(line["t"]) - begun_us
     return [
         FaultSpan(
-            name=_said(fault_line["fault"]),
+            name=_described(fault_line["fault"]),
             from_us=fault_line["from_us"],
             until_us=fault_line["from_us"] if fault_line["fault"]["kind"] in _INSTANT else fault_line["until_us"],
             kind=str(fault_line["fault"]["kind"]),
@@ -55,7 +55,7 @@ def fault_spans(events: Iterable[Line], begun_us: int) -> list[FaultSpan]:
     ]
 
 
-def _said(fault: Line) -> str:
+def _described(fault: Line) -> str:
     """Formats the fault as ``spe inject`` takes it."""
     parts = [str(fault["kind"]), ",".join(fault.get("target", fault.get("from", ())))]
     if fault.get("to") and list(fault["to"]) != ["all"]:

@@ -161,7 +161,7 @@ def stretches(table: Table, partition: int, since: int | None = 1) -> list[Stret
 
 
 def all_stretches(table: Table) -> list[Stretch]:
-    """Returns all segments of all partitions; those of a source's log have the end before the next.  Raises LogCorrupt."""
+    """Returns all segments of all partitions; of a source's log with the end of each.  Raises LogCorrupt."""
     parts = [s for p in range(len(table.folders)) for s in stretches(table, p)]
     if not table.source:
         return parts
@@ -186,7 +186,7 @@ def _first_record(table: Table, stretch: Stretch) -> Record | None:
 
 
 def segment_times(run: Run, stream: StreamId) -> list[int]:
-    """Returns the time of the first tuple of each segment of a source's log; segments that begin without are skipped."""
+    """Returns the time of the first tuple of each segment of a source's log that begins with tuples."""
     table = source_table(run, stream)
     firsts = [_first_record(table, s) for s in stretches(table, 0, None)]
     batches = [decode_source_batch(r.body, table.schema, StringPool()) for r in firsts if r is not None]

@@ -71,7 +71,7 @@ def page(report: Report) -> str:
         "<h2>Did it keep X?</h2>",
         '<p class="sub">The delay of a new tuple, on first receipt, from the moment of its time. The model is that of '
         "DPC: αX and the ordinary delay, once per chain under <i>process</i>.</p>",
-        _kept(report.outputs),
+        _in_bound(report.outputs),
         _promises(report.promises),
         _logs(report.logs),
         _changes(report.changes),
@@ -133,15 +133,15 @@ def _verdict(report: Report) -> str:
 def _tiles(report: Report) -> str:
     figures = headline(report)
     tiles = []
-    for headline_ in figures:
+    for top in figures:
         meter = ""
-        if headline_.filled is not None:
-            over = ' class="over"' if headline_.filled > 1 else ""
-            meter = f'<div class="meter"><i{over} style="width:{min(headline_.filled, 1) * 100:.1f}%"></i></div>'
-        rest = f" <small>{escape(headline_.of)}</small>" if headline_.of else ""
+        if top.filled is not None:
+            over = ' class="over"' if top.filled > 1 else ""
+            meter = f'<div class="meter"><i{over} style="width:{min(top.filled, 1) * 100:.1f}%"></i></div>'
+        rest = f" <small>{escape(top.of)}</small>" if top.of else ""
         tiles.append(
-            f'<div class="tile"><div class="what">{escape(headline_.what)}</div><div class="figure">{escape(headline_.figure)}'
-            f'{rest}</div>{meter}<div class="note{" bad" if headline_.bad else ""}">{escape(headline_.note)}</div></div>'
+            f'<div class="tile"><div class="what">{escape(top.what)}</div><div class="figure">{escape(top.figure)}'
+            f'{rest}</div>{meter}<div class="note{" bad" if top.bad else ""}">{escape(top.note)}</div></div>'
         )
     return f'<div class="tiles">{"".join(tiles)}</div>'
 
@@ -327,7 +327,7 @@ def _measure(name: str, value: float | None) -> str:
 # --- kept X ---
 
 
-def _kept(outputs: Sequence[OutputReport]) -> str:
+def _in_bound(outputs: Sequence[OutputReport]) -> str:
     columns = [
         ("client · output", ""),
         ("k", "r"),

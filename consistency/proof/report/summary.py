@@ -126,7 +126,8 @@ def finding_lines(title: str, findings: Sequence[FlawCount]) -> list[str]:
         for offender in finding.offenders[:3]:
             shown = ", ".join(f"{k} {v}" for k, v in offender.tuple.items())
             lines.append(
-                f"    partition {offender.partition}, {count(offender.place)}, at {offender.time}{shown and f': {shown}'}"
+                f"    partition {offender.partition}, {count(offender.place)}, at {offender.time}"
+                f"{shown and f': {shown}'}"
             )
     return lines
 

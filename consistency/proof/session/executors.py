@@ -1,4 +1,4 @@
-"""Do all executors see the run?  Asked before the first job, so that a sentence comes instead of tasks that fail."""
+"""Checks that all executors see the run, before the first job: one sentence comes instead of failing tasks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-#: Masters whose tasks run in Spark's own process; local-cluster is none of them.
+#: Masters whose tasks run in Spark's own process; local-cluster is not among them.
 _HERE: Final = re.compile(r"local(\[.*\])?")
 #: Tasks per processor, so that none is likely to be left out.
 _TASKS: Final = 2
@@ -26,13 +26,13 @@ def in_one_process(spark: SparkSession) -> bool:
 
 
 def check_all_see(spark: SparkSession, unseen: Callable[[], str]) -> None:
-    """Asks every executor that has registered by now.
+    """Checks every executor that has registered by now.
 
     Args:
-      unseen: runs on executors; says what is wrong there, "" where nothing is.
+      unseen: runs on executors; returns the problem there, "" if there is none.
 
     Raises:
-      SpeError: something is wrong; names the hosts.
+      SpeError: an executor has a problem; names the hosts.
     """
     if in_one_process(spark):
         return
@@ -50,7 +50,7 @@ def check_all_see(spark: SparkSession, unseen: Callable[[], str]) -> None:
 
 
 def path_unseen(path: str) -> str:
-    """What is wrong with a directory that is to be on this machine, too."""
+    """Returns the problem with a directory that must be on this machine, too; "" if there is none."""
     if Path(path).is_dir():
         return ""
     return (

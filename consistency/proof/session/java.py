@@ -1,10 +1,10 @@
-"""A Java for Spark: the system's where there is a recent one, else the one that the extra ``spark`` brings.
+"""Finds a Java for Spark: the system's if it is recent, else the one of the extra ``spark``.
 
-Before 19, Java writes some doubles with more digits than it needs, so that ``CAST(x AS STRING)`` is another text than
-the engine's.  An older one is therefore used only where there is no other, and the truth then refuses such casts.
+Before 19, Java writes some doubles with more digits than necessary, so that ``CAST(x AS STRING)`` differs from the
+engine's.  An older one is used only where there is no other, and the truth then refuses such casts.
 
 Spark passes ``--add-modules=jdk.incubator.vector`` to every JVM, and the small Java from PyPI has no such module (only
-Spark's MLlib wants it).  So that one is started by a launcher that leaves the option out.
+Spark's MLlib needs it).  So a launcher starts that Java without the option.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from spe.errors import SpeError
 _OLDEST: Final = (17, 0, 0)
 _BAD: Final = ((25, 0, 0), (25, 0, 3))
 _BEYOND: Final = (26, 0, 0)
-#: From here on doubles are written with the shortest digits (JDK-4511638).
+#: From this version on doubles are written with the shortest digits (JDK-4511638).
 _SHORTEST: Final = (19, 0, 0)
 _VERSION: Final = re.compile(r'version "(\d+)(?:\.(\d+))?(?:\.(\d+))?')
 
@@ -36,21 +36,21 @@ while [ "$i" -gt 0 ]; do
 done
 exec "{java}" "$@"
 """
-#: Otherwise a full heap may end Spark's process, raise an error, or leave it hanging, depending on the thread.
+#: Without it a full heap may end Spark's process, raise an error, or leave it hanging, depending on the thread.
 _ENDS_WHEN_FULL: Final = "-XX:+ExitOnOutOfMemoryError"
-#: Calls and loops after which the second compiler takes a method, ten times as many as by default.  Each plan of Spark
-#: is code of its own, which a proof runs for some seconds: to make it as fast as can be took a third of the CPU.
+#: Number of calls and loops before the second compiler takes a method, ten times the default.  Each plan of Spark has
+#: its own code, which a proof runs for some seconds: optimizing it fully took a third of the CPU.
 _COMPILES_LATER: Final = (
-    "-XX:+IgnoreUnrecognizedVMOptions",  # of another Java than OpenJDK
+    "-XX:+IgnoreUnrecognizedVMOptions",  # for another Java than OpenJDK
     "-XX:Tier4InvocationThreshold=50000",
     "-XX:Tier4MinInvocationThreshold=6000",
     "-XX:Tier4CompileThreshold=150000",
     "-XX:Tier4BackEdgeThreshold=400000",
 )
-#: Nobody waits for an answer of Spark within milliseconds.
+#: Throughput counts: no caller waits for an answer of Spark within milliseconds.
 _COLLECTOR: Final = "-XX:+UseParallelGC"
 _A_COLLECTOR: Final = re.compile(r"-XX:\+Use\w+GC\b")
-#: Where Java and the scripts of Spark find further options.
+#: Environment variables in which Java and the scripts of Spark find further options.
 _OPTIONS: Final = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
 _SETTINGS: Final = ("spark-defaults.conf", "spark-env.sh")
 
@@ -61,7 +61,7 @@ WITHOUT: Final = (
 
 
 def java_home() -> Path:
-    """The folder to be used as JAVA_HOME.
+    """Returns the folder to be used as JAVA_HOME.
 
     Raises:
       SpeError: there is no suitable Java.
@@ -73,19 +73,19 @@ def java_home() -> Path:
 
 
 def java_options(asked: str = "") -> str:
-    """The options of Spark's own process.
+    """Returns the options of Spark's own process.
 
     Args:
-      asked: further ones that it gets.  Java starts with no two collectors: another one than ours goes first, also
-        where the environment or Spark's files ask for it.
+      asked: further options.  Java does not start with two collectors: another one than ours takes precedence, also
+        where the environment or Spark's files name it.
     """
-    given = [asked, *(os.environ.get(name, "") for name in _OPTIONS)]
+    sources = [asked, *(os.environ.get(name, "") for name in _OPTIONS)]
     for name in _SETTINGS:
         try:
-            given.append(Path(os.environ.get("SPARK_CONF_DIR", ""), name).read_text(errors="replace"))
+            sources.append(Path(os.environ.get("SPARK_CONF_DIR", ""), name).read_text(errors="replace"))
         except OSError:
             continue
-    collector = [] if any(map(_A_COLLECTOR.search, given)) else [_COLLECTOR]
+    collector = [] if any(map(_A_COLLECTOR.search, sources)) else [_COLLECTOR]
     return " ".join([_ENDS_WHEN_FULL, *_COMPILES_LATER, *collector])
 
 
@@ -94,23 +94,23 @@ def _fail() -> Path:
 
 
 def _system_java() -> tuple[Path | None, tuple[int, ...]]:
-    """JAVA_HOME, or what ``java`` on the PATH belongs to, if Spark can use it; and its version."""
-    given = os.environ.get("JAVA_HOME")
-    found = Path(given, "bin", "java") if given else Path(shutil.which("java") or "java")
-    if not found.is_file():
+    """Returns JAVA_HOME, or the home of the ``java`` on the PATH, if Spark can use it; and its version."""
+    home_text = os.environ.get("JAVA_HOME")
+    program = Path(home_text, "bin", "java") if home_text else Path(shutil.which("java") or "java")
+    if not program.is_file():
         return None, (0, 0, 0)
-    version = _version_of(found)
-    home = Path(given) if given else found.resolve().parent.parent
+    version = _version_of(program)
+    home = Path(home_text) if home_text else program.resolve().parent.parent
     return (home if _usable(version) else None), version
 
 
 def _version_of(java: Path) -> tuple[int, ...]:
-    """(0, 0, 0) for what does not answer as a Java does."""
+    """Returns the version; (0, 0, 0) for a program that does not answer as a Java does."""
     try:
-        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30).stderr
+        output = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30).stderr
     except (OSError, subprocess.SubprocessError):
         return (0, 0, 0)
-    match = _VERSION.search(said)
+    match = _VERSION.search(output)
     return tuple(int(part or 0) for part in match.groups()) if match else (0, 0, 0)
 
 
@@ -141,7 +141,7 @@ def _bundled_java() -> Path | None:
 
 
 def _places() -> list[Path]:
-    """Where the launcher may lie: beside the interpreter, else in a cache of the user, else in a temporary folder."""
+    """Returns places for the launcher: the interpreter's folder, else a cache of the user, else a temporary folder."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     own = f"spe-java-{os.getuid()}"  # a name that no other user's folder has
     return [Path(sys.prefix, "spark-java"), cache / "tentative-spe" / "java", Path(tempfile.gettempdir(), own)]

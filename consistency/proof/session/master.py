@@ -1,4 +1,4 @@
-"""Does the master of a cluster answer?  Asked before Spark is: that takes minutes to say so, and does not name it."""
+"""Checks that the master of a cluster answers, before Spark does: Spark takes minutes and does not name it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _CONNECT_S: Final = 5.0
 
 
 def check_answers(master: str) -> None:
-    """Raises SpeError where no master of a URL listens; one that is found otherwise, such as yarn, is not asked."""
+    """Raises SpeError where no master of a URL listens; other kinds of masters, such as yarn, are not checked."""
     addresses = _addresses(master)
     if addresses and (why := [w for a in addresses if (w := _unreachable(a))]) and len(why) == len(addresses):
         raise SpeError(f"--master {master} does not answer: {'; '.join(why)}")
 
 
 def _addresses(master: str) -> list[tuple[str, int]]:
-    """Where masters listen: one of them must."""
+    """Returns the addresses of masters: one of them must listen."""
     if master.startswith(_STANDALONE):
         parts, standard = master.removeprefix(_STANDALONE).split(","), 7077
     elif master.startswith(_KUBERNETES):
@@ -30,13 +30,13 @@ def _addresses(master: str) -> list[tuple[str, int]]:
         parts = [re.sub(r"^https?://", "", rest).split("/")[0]]
     else:
         return []
-    found = []
+    addresses = []
     for part in parts:
         host, colon, port = part.rpartition(":")
         if colon and not port.isdecimal():
             raise SpeError(f"--master {master}: expected HOST:PORT, got {part!r}")
-        found.append((host, int(port)) if colon else (part, standard))
-    return found
+        addresses.append((host, int(port)) if colon else (part, standard))
+    return addresses
 
 
 def _unreachable(address: tuple[str, int]) -> str:

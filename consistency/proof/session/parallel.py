@@ -1,4 +1,4 @@
-"""Work beside other work, so that Spark's tasks run while its next jobs are planned and small ones end."""
+"""Runs work in threads, so that Spark's tasks run while its next jobs are planned and small ones end."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from typing import Final, Protocol, TypeVar
 
 T = TypeVar("T")
 
-#: The setting of a session whose threads may have pools of their own.
+#: Setting of a session whose threads may have their own scheduler pools.
 OWN_POOLS: Final = "spark.spe.ownPools"
 
 
 class Meanwhile(Protocol):
-    """Begins some work; what it gives asks for its result, and raises what it raised."""
+    """Starts some work in a thread; the returned function waits for its result, and raises its error."""
 
     def __call__(self, work: Callable[[], T], /) -> Callable[[], T]: ...
 
 
 @contextmanager
 def meanwhile() -> Iterator[Meanwhile]:
-    """All that was begun inside has ended with the block, whether or not its result was asked for."""
+    """Yields a function that starts work in threads; at the end of the block all of it has ended."""
     from pyspark import InheritableThread, SparkContext
 
-    # Without a session that runs, there is nothing to inherit, and asking for it fails where one has run.
+    # Without a running session there is nothing to inherit, and InheritableThread fails where one has run.
     kind = Thread if SparkContext._active_spark_context is None else InheritableThread
     threads: list[Thread] = []
 
@@ -55,7 +55,7 @@ def meanwhile() -> Iterator[Meanwhile]:
 
 
 def _own_pool(name: str) -> None:
-    """This thread's jobs take turns with others for free processors, unless Spark is set up by somebody else."""
+    """Gives this thread's jobs a pool, so that they share processors fairly; not if the user configured Spark."""
     from pyspark import SparkContext
 
     sc = SparkContext._active_spark_context
@@ -64,6 +64,6 @@ def _own_pool(name: str) -> None:
 
 
 def at_once(work: Callable[[], T], /) -> Callable[[], T]:
-    """As one of :func:`meanwhile`, without a thread: for one thing after another."""
-    found = work()
-    return lambda: found
+    """Does the work at once, without a thread; used in place of :func:`meanwhile`."""
+    result = work()
+    return lambda: result

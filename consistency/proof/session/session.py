@@ -1,4 +1,4 @@
-"""The Spark session of a command, set up to avoid the usual failures, and one within a caller's."""
+"""The Spark session of a command, configured to avoid the usual failures, and one within a caller's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from spe.errors import SpeError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: What expressions mean depends on these (docs/reference/expressions.md): not for users to change.
+#: Settings on which the meaning of expressions depends (docs/reference/expressions.md): not for users to change.
 SEMANTICS: Final = {
     "spark.sql.ansi.enabled": "false",
     "spark.sql.caseSensitive": "true",
@@ -26,7 +26,7 @@ SEMANTICS: Final = {
     "spark.sql.optimizer.excludedRules": ",".join(
         f"org.apache.spark.sql.catalyst.optimizer.{rule}"
         for rule in (
-            # It takes lower(upper(s)) for lower(s), which 'straße' is not.
+            # It replaces lower(upper(s)) by lower(s), which is wrong for 'straße'.
             "SimplifyCaseConversionExpressions",
             # A filter behind maps would hold what they compute, written out for each use, and each use of a use: behind
             # 13 attributes, each computed from the two before it, memory ran out.  The second works within a rule that
@@ -37,7 +37,7 @@ SEMANTICS: Final = {
     ),
 }
 _DEFAULTS: Final = {
-    "spark.scheduler.mode": "FAIR",  # small jobs beside a large one
+    "spark.scheduler.mode": "FAIR",  # small jobs along with a large one
     OWN_POOLS: "true",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -48,13 +48,13 @@ _DEFAULTS: Final = {
     "spark.sql.execution.arrow.maxBytesPerBatch": str(64 << 20),
     # Tasks take texts as Arrow has them by default.
     "spark.sql.execution.arrow.useLargeVarTypes": "false",
-    # Each call on a column would note where it was made, which takes ten times longer than the call.
+    # Each call on a column would record its caller, which takes ten times longer than the call.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     # Spark writes 96 bits by default, which take several times as long, and which others read as nanoseconds.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # Both sides of a join, each numbered by some of its keys before, need not be shuffled again.
+    # The two sides of a join, each numbered by some of its keys before, need not be shuffled again.
     "spark.sql.requireAllClusterKeysForCoPartition": "false",
-    # Memory that a task's arrays had is kept for the next ones: to get it anew took a seventh of the workers' time.
+    # Memory of a task's arrays is kept for the next ones: allocating it anew took a seventh of the workers' time.
     "spark.executorEnv.MALLOC_MMAP_THRESHOLD_": str(32 << 20),
     "spark.executorEnv.MALLOC_TRIM_THRESHOLD_": str(512 << 20),
     # With a network of many operators the planner inferred constraints until it ran out of memory.
@@ -62,7 +62,7 @@ _DEFAULTS: Final = {
 }
 
 
-#: Those of _DEFAULTS that a running session takes.
+#: Settings of _DEFAULTS that a running session accepts.
 _WHILE_RUNNING: Final = (
     "spark.sql.execution.arrow.maxRecordsPerBatch",
     "spark.sql.execution.arrow.maxBytesPerBatch",
@@ -71,7 +71,7 @@ _WHILE_RUNNING: Final = (
     "spark.sql.requireAllClusterKeysForCoPartition",
     "spark.sql.constraintPropagation.enabled",
 )
-#: The first release of Spark that the proof works with, and the first that it was never tried with.
+#: The first supported release of Spark, and the first that was never tested.
 _OLDEST: Final = (4, 3)
 _BEYOND: Final = (5, 0)
 _CONNECT: Final = (
@@ -81,10 +81,10 @@ _CONNECT: Final = (
 
 
 def within(spark: SparkSession) -> SparkSession:
-    """A session of the proof's own beside a caller's: same Spark, other settings.  The caller's does not change.
+    """Returns a session of the proof's own within a caller's: same Spark, other settings.  The caller's is unchanged.
 
     Raises:
-      SpeError: it is of Spark Connect, was stopped, or is of a release that the proof does not work with.
+      SpeError: it is of Spark Connect, was stopped, or is of an unsupported release.
     """
     if "pyspark.sql.connect" in type(spark).__module__:
         raise SpeError(f"this session is of Spark Connect: {_CONNECT}")
@@ -95,16 +95,16 @@ def within(spark: SparkSession) -> SparkSession:
     if spark._sc._jsc is None:
         raise SpeError("this SparkSession was stopped; start another one")
     check_version(spark.version)
-    found = spark.newSession()
+    own = spark.newSession()
     for name in _WHILE_RUNNING:
-        found.conf.set(name, _DEFAULTS[name])
+        own.conf.set(name, _DEFAULTS[name])
     for name, value in SEMANTICS.items():
-        found.conf.set(name, value)
-    return found
+        own.conf.set(name, value)
+    return own
 
 
 def check_version(version: str) -> None:
-    """Raises SpeError for a release of Spark that the proof does not work with."""
+    """Raises SpeError for an unsupported release of Spark."""
     number = tuple(int(part) for part in version.split(".")[:2])
     if not _OLDEST <= number < _BEYOND:
         least, beyond = (".".join(map(str, n)) for n in (_OLDEST, _BEYOND))
@@ -112,7 +112,7 @@ def check_version(version: str) -> None:
 
 
 def _check_no_connect(master: str | None, conf: Mapping[str, str]) -> None:
-    """Raises SpeError where a session of Spark Connect would come."""
+    """Raises SpeError where the settings would start a session of Spark Connect."""
     asked = {"--master": master or "", "--conf spark.remote": conf.get("spark.remote", "")}
     asked |= {name: os.environ.get(name, "") for name in ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")}
     for name, value in asked.items():
@@ -121,7 +121,7 @@ def _check_no_connect(master: str | None, conf: Mapping[str, str]) -> None:
 
 
 def session(app: str, *, master: str | None = None, conf: Mapping[str, str] | None = None) -> SparkSession:
-    """A session, whose data source ``spe`` is found by a module's name (pyspark_spe.py).  Takes 5 to 10 seconds.
+    """Returns a session that finds the data source ``spe`` by a module's name (pyspark_spe.py).  Takes 5 to 10 seconds.
 
     Args:
       app: name of the command.
@@ -129,15 +129,17 @@ def session(app: str, *, master: str | None = None, conf: Mapping[str, str] | No
       conf: further settings of Spark.
 
     Raises:
-      SpeError: pyspark or Java is missing, a setting would change what expressions mean, Spark Connect is asked for,
-        the release is not supported, no master answers, or Spark does not start.
+      SpeError: pyspark or Java is missing, a setting would change the meaning of expressions, Spark Connect is
+        requested, the release is not supported, no master answers, or Spark does not start.
     """
-    given = dict(conf or {})
-    for name in SEMANTICS.keys() & given.keys():
-        if given[name] != SEMANTICS[name]:
-            raise SpeError(f"{name} must be {SEMANTICS[name]}, got {given[name]!r}: else results mean something else")
-    _check_no_connect(master, given)
-    check_answers(master or given.get("spark.master", ""))
+    settings = dict(conf or {})
+    for name in SEMANTICS.keys() & settings.keys():
+        if settings[name] != SEMANTICS[name]:
+            raise SpeError(
+                f"{name} must be {SEMANTICS[name]}, got {settings[name]!r}: else results mean something else"
+            )
+    _check_no_connect(master, settings)
+    check_answers(master or settings.get("spark.master", ""))
     try:
         import pyspark
         from py4j.protocol import Py4JError
@@ -147,28 +149,28 @@ def session(app: str, *, master: str | None = None, conf: Mapping[str, str] | No
         raise SpeError(f"Spark is not installed ({error}); pip install '.[spark]'") from error
     check_version(pyspark.__version__)
     _prepare_environment()
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it logs each call that fails, which is also raised
-    logging.getLogger().addFilter(_is_not_of_py4j)  # some of it goes to the root logger
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it logs each failing call, which also raises
+    logging.getLogger().addFilter(_is_not_of_py4j)  # some of its records go to the root logger
     builder = SparkSession.builder.appName(app).master(master or "local[*]")
-    options = {"spark.driver.extraJavaOptions": java_options(given.get("spark.driver.defaultJavaOptions", ""))}
-    for name, value in {**_DEFAULTS, **options, **given, **SEMANTICS}.items():
+    options = {"spark.driver.extraJavaOptions": java_options(settings.get("spark.driver.defaultJavaOptions", ""))}
+    for name, value in {**_DEFAULTS, **options, **settings, **SEMANTICS}.items():
         builder = builder.config(name, value)
     try:
-        found = builder.getOrCreate()
+        spark = builder.getOrCreate()
     except (PySparkException, Py4JError, OSError) as error:
         raise SpeError(f"Spark does not start: {essence(error)}") from error
-    _say_once_that_java_is_gone(found)
-    return found
+    _say_once_that_java_is_gone(spark)
+    return spark
 
 
 def _say_once_that_java_is_gone(spark: SparkSession) -> None:
-    """Spark's server of accumulators would print a traceback, too, where its connection breaks."""
+    """Suppresses the traceback of Spark's server of accumulators when its connection breaks."""
     server = spark.sparkContext._accumulatorServer
-    told = server.handle_error
+    handle = server.handle_error
 
     def handle_error(request: Any, address: Any) -> None:
         if not isinstance(sys.exception(), EOFError | OSError):
-            told(request, address)
+            handle(request, address)
 
     server.handle_error = handle_error  # type: ignore[method-assign,assignment]
 
@@ -178,10 +180,10 @@ def _is_not_of_py4j(record: logging.LogRecord) -> bool:
 
 
 def _prepare_environment() -> None:
-    """What the JVM and Spark's Python workers inherit: a Java, this interpreter, its modules, no host name lookup."""
+    """Sets the environment of the JVM and Spark's Python workers: Java, interpreter, modules, no host name lookup."""
     os.environ["JAVA_HOME"] = str(java_home())
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).with_name("conf")))  # quiet from the first line on
+    os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).with_name("conf")))  # no log output from the start
     known = [os.getcwd() if path == "" else path for path in sys.path]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(known))

@@ -1,1 +1,1 @@
-"""Where runs and the tables of the proof are stored: local disks, S3, file systems of Hadoop."""
+"""Storage of runs and the tables of the proof: local disks, S3, file systems of Hadoop."""

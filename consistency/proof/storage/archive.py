@@ -1,4 +1,4 @@
-"""A finished run, copied to where it can be proved from: what the proof reads of it, and its report."""
+"""Copies a finished run to another place where it can be proved: the files that the proof reads, and its report."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from spe.errors import SpeError
 if TYPE_CHECKING:
     from consistency.proof.storage.folder import RemoteFolder
 
-#: Copied last: a directory without it is no run, so one that is copied in part is none.
+#: Copied last: a directory without it is no run, so a partial copy is none.
 _LAST: Final = PurePosixPath("cluster.json")
-#: Files that are copied at once: what takes long is often the answer of the service.
+#: Number of files that are copied at once: the service's latency is often what limits.
 _AT_ONCE: Final = 8
 
 
 class ArchivePlace(Protocol):
-    """Where it goes."""
+    """The target of an archive."""
 
     @property
     def uri(self) -> str: ...
@@ -35,7 +35,7 @@ class ArchivePlace(Protocol):
 
 @dataclass(frozen=True)
 class DiskFolder:
-    """A directory of this machine, such as one that others mount, too."""
+    """A directory of this machine, such as a shared one."""
 
     uri: str
 
@@ -53,22 +53,22 @@ class DiskFolder:
 
 
 def files_of(run: Run) -> list[PurePosixPath]:
-    """What is copied, in order."""
+    """Returns the files to copy, in order."""
     report = [p for p in (run.path / REPORT_FOLDER).rglob("*") if p.is_file()]
     return sorted(PurePosixPath(p.relative_to(run.path)) for p in [*read_of(run.path), *report])
 
 
 def archive(run: Run, target: ArchivePlace | RemoteFolder, tell: Callable[[str], None]) -> tuple[int, int]:
-    """Copies a run; gives the number of files and bytes.
+    """Copies a run; returns the number of files and bytes.
 
     Raises:
-      SpeError: it goes on; a run is there already; or what arrived has another size.
+      SpeError: it goes on; a run is there already; or a copy has another size.
     """
     if run.going_on:
         raise SpeError(f"{run.path}: the run goes on; expected one that is over")
     if _LAST in dict(target.files()):
         raise SpeError(f"{target.uri} has a run already; expected a place where there is none")
-    run.issued()  # whoever opens the database after a crash completes it
+    run.issued()  # opens the database, which completes it after a crash
     names = files_of(run)
     sizes = {name: (run.path / name).stat().st_size for name in names}
     tell(f"copying {len(names)} files, {sum(sizes.values()):,} bytes, to {target.uri}")

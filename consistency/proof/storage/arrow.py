@@ -1,4 +1,4 @@
-"""Rows to Arrow and back, and the types on both sides.  Values and nulls only: no tuple is touched one by one."""
+"""Converts rows to Arrow and back, and the types of both.  Works on whole columns."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SPARK: Final[dict[AttributeType, T.DataType]] = {
 }
 
 
-#: Our types, by Spark's; streams have no others.
+#: Our types by Spark's; streams have no others.
 _OURS: Final = {made: type_ for type_, made in _SPARK.items()}
 
 
@@ -40,40 +40,40 @@ def spark_type(type_: AttributeType) -> T.DataType:
 
 
 def attribute_type(type_: T.DataType) -> AttributeType | None:
-    """The type of an attribute that Spark has as ``type_``; None: there is no such attribute."""
+    """Returns the attribute type of a type of Spark; None: there is no such attribute."""
     return _OURS.get(type_)
 
 
 def schema_of(types: Mapping[str, T.DataType]) -> Schema:
-    """Attributes as Spark has them, by name; each may be null.  Raises SpeError for a type that streams do not have."""
-    found = []
+    """Returns the schema of Spark's attributes; each may be null.  Raises SpeError for a type that streams lack."""
+    attributes = []
     for name, made in types.items():
         type_ = attribute_type(made)
         if type_ is None:
             raise SpeError(f"attribute {name!r} is {made.simpleString()} in Spark, which no attribute can be")
-        found.append(Attribute(name, type_))
-    return Schema(tuple(found))
+        attributes.append(Attribute(name, type_))
+    return Schema(tuple(attributes))
 
 
 def spark_fields(schema: Schema) -> list[T.StructField]:
-    """The attributes of a stream; each may be null, since an element without a tuple has none of them."""
+    """Returns the attributes of a stream; each may be null, since an element without a tuple has none of them."""
     return [T.StructField(a.name, _SPARK[a.type]) for a in schema]
 
 
 def arrow_schema(schema: T.StructType) -> pa.Schema:
-    """A frame's schema as its tasks get it in Arrow."""
+    """Returns a frame's schema in Arrow, as its tasks get it."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     return to_arrow_schema(schema, timezone="UTC", prefers_large_types=False)
 
 
 def spark_schema(schema: pa.Schema) -> T.StructType:
-    """The schema of a frame whose tasks give this in Arrow."""
+    """Returns the schema of a frame whose tasks return Arrow batches of ``schema``."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    found = from_arrow_schema(schema)
-    assert isinstance(found, T.StructType)
-    return found
+    struct = from_arrow_schema(schema)
+    assert isinstance(struct, T.StructType)
+    return struct
 
 
 def arrow_fields(schema: Schema) -> list[pa.Field]:
@@ -81,7 +81,7 @@ def arrow_fields(schema: Schema) -> list[pa.Field]:
 
 
 class ToArrow:
-    """Columns to Arrow arrays.  The texts of a string dictionary are converted once for as long as it does not grow."""
+    """Converts columns to Arrow arrays.  Texts of a dictionary are converted once while it does not grow."""
 
     def __init__(self) -> None:
         self._texts: tuple[StringDictionary | None, pa.Array] = (None, pa.array([], pa.string()))
@@ -107,7 +107,7 @@ class ToArrow:
 
 
 def from_arrow(arrays: Sequence[pa.Array], schema: Schema, time: AnyArray) -> Rows:
-    """Rows of Arrow columns, ``t_max`` = ``time``.  Strings go into a dictionary of their own."""
+    """Returns rows of Arrow columns, ``t_max`` = ``time``.  Strings go into their own dictionary."""
     columns = tuple(_column(array, attribute) for array, attribute in zip(arrays, schema, strict=True))
     return Rows(time, time, columns)
 

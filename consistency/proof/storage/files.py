@@ -1,6 +1,6 @@
-"""Tables that were kept as files, which tasks read themselves where all executors have them on a disk.
+"""Tables stored as files, which tasks read themselves if all executors have them on a disk.
 
-Spark would make rows of the columns, and columns of the rows for the task.
+Spark would convert the columns to rows, and the rows to columns for the task.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from spe.errors import SpeError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: The number of a row, behind that of the task that wrote it (``monotonically_increasing_id``).
+#: Number of a row, with that of the task that wrote it (``monotonically_increasing_id``).
 ROW: Final = "__row"
 TASK_BITS: Final = 33
-#: What tasks get of the truth.
+#: Columns of the truth for tasks.
 TRUE_ROWS: Final = ("partition", "time_us", "place", "tuple")
-#: Rows that are read at once; and where they have texts, with so many bytes or somewhat more.
+#: Rows read at once; with texts, rows of about this many bytes.
 _BATCH: Final = 1 << 18
 _BATCH_WITH_TEXTS: Final = 1 << 12
 _BATCH_BYTES: Final = 16 << 20
-#: A task takes a tenth of a second of its own, as long as some hundred thousand tuples.
+#: A task has a fixed cost of a tenth of a second, as much as some hundred thousand tuples.
 _TASKS_PER_CORE: Final = 4
 
 
@@ -42,8 +42,8 @@ class TruthFiles:
     """The files of a table of the truth.
 
     Attributes:
-      files: in the order of the tasks that wrote them, each by one of them.
-      added: what makes a place of the number of a row, by task and partition; None: it is one.
+      files: in the order of the tasks that wrote them, one per task.
+      added: offset from a row's number to its place, by task and partition; None: the number is the place.
     """
 
     spark: SparkSession
@@ -51,21 +51,21 @@ class TruthFiles:
     added: Mapping[int, Mapping[int, int]] | None
 
     def through(self, each: OfBatches, made: pa.Schema, spans: Sequence[tuple[int, int]] | None = None) -> DataFrame:
-        """What ``each`` makes of TRUE_ROWS.
+        """Applies ``each`` to TRUE_ROWS within tasks.
 
         Args:
-          made: the schema of that.
-          spans: of the times that are wanted, which are apart and in order; others may be among what is read.
+          made: the schema of the result.
+          spans: of the wanted times, disjoint and sorted; other times may be read, too.
         """
         added, wanted = self.added, None if spans is None else np.array(spans, np.int64).reshape(-1, 2)
         return _of_files(self.spark, self.files, lambda file: each(_true_rows(file, added, wanted)), made)
 
 
 def local_files(table: DataFrame) -> list[Path]:
-    """The files of a table, in the order of the tasks that wrote them; none where it is on no disk of this machine.
+    """Returns the files of a table, in the order of the tasks that wrote them; none if they are on no disk here.
 
     Args:
-      table: as it was kept, and nothing that is made of it.
+      table: as it was stored, not a frame derived from it.
     """
     places = table.inputFiles()
     if not all(place.startswith("file:") for place in places):
@@ -74,11 +74,11 @@ def local_files(table: DataFrame) -> list[Path]:
 
 
 def through(table: DataFrame, each: OfBatches, made: pa.Schema, names: Sequence[str]) -> DataFrame:
-    """What ``each`` makes of a table that was kept.
+    """Applies ``each`` to a stored table within tasks.
 
     Args:
-      made: the schema of that.
-      names: the columns, and attributes of structs as ``column.attribute``, of which it makes that.
+      made: the schema of the result.
+      names: the columns that it reads, and attributes of structs as ``column.attribute``.
     """
     files = local_files(table)
     if not files:
@@ -89,7 +89,7 @@ def through(table: DataFrame, each: OfBatches, made: pa.Schema, names: Sequence[
 def _of_files(
     spark: SparkSession, files: Sequence[Path], each: Callable[[Path], Iterator[pa.RecordBatch]], made: pa.Schema
 ) -> DataFrame:
-    """A task reads one or several."""
+    """Reads files in tasks; a task reads one or several."""
 
     def of_numbers(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -100,33 +100,35 @@ def _of_files(
 
 
 def tasks_for(spark: SparkSession, pieces: int) -> int:
-    """How many tasks so many pieces are worth, at least one."""
+    """Returns the number of tasks for so many pieces, at least one."""
     return max(1, min(pieces, _TASKS_PER_CORE * spark.sparkContext.defaultParallelism))
 
 
 def footers(files: Sequence[Path], number: str) -> list[dict[str, int]] | None:
-    """What is known of files without reading them: ``partition, rows, last_us``, and the least number as ``first``.
+    """Returns figures of files from their footers: ``partition, rows, last_us``, and the least number as ``first``.
 
-    A row for each group of rows; None where one has several partitions, or was written without such figures.
+    A row for each group of rows; None if a group has several partitions, or was written without such figures.
     """
-    found: list[dict[str, int]] = []
+    figures: list[dict[str, int]] = []
     for file in files:
-        with _told(file):
+        with _reported(file):
             about = parquet.read_metadata(file)
         for group in (about.row_group(i) for i in range(about.num_row_groups)):
             columns = {c.path_in_schema: c.statistics for c in (group.column(i) for i in range(group.num_columns))}
-            told = [columns.get(name) for name in ("partition", number, "time_us")]
-            if not all(one is not None and one.has_min_max for one in told):
+            statistics = [columns.get(name) for name in ("partition", number, "time_us")]
+            if not all(column_figures is not None and column_figures.has_min_max for column_figures in statistics):
                 return None
-            partition, first, time = ((one.min, one.max) for one in told if one is not None)
+            partition, first, time = (
+                (column_figures.min, column_figures.max) for column_figures in statistics if column_figures is not None
+            )
             if partition[0] != partition[1]:
                 return None
-            found.append({"partition": partition[0], "first": first[0], "rows": group.num_rows, "last_us": time[1]})
-    return found
+            figures.append({"partition": partition[0], "first": first[0], "rows": group.num_rows, "last_us": time[1]})
+    return figures
 
 
 @contextmanager
-def _told(file: Path) -> Iterator[None]:
+def _reported(file: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, pa.ArrowException) as error:
@@ -134,7 +136,7 @@ def _told(file: Path) -> Iterator[None]:
 
 
 def _read(file: Path, names: Sequence[str], wanted: Any = None) -> Iterator[pa.RecordBatch]:
-    with _told(file):
+    with _reported(file):
         opened = parquet.ParquetFile(file, coerce_int96_timestamp_unit="us")
     with opened:
         for group in range(opened.num_row_groups):
@@ -142,7 +144,7 @@ def _read(file: Path, names: Sequence[str], wanted: Any = None) -> Iterator[pa.R
             if wanted is None or _some(about, wanted):
                 batches = opened.iter_batches(_rows_at_once(about), [group], names, use_threads=False)
                 while True:
-                    with _told(file):
+                    with _reported(file):
                         batch = next(batches, None)
                     if batch is None:
                         break
@@ -170,9 +172,9 @@ def _true_rows(file: Path, added: Mapping[int, Mapping[int, int]] | None, wanted
 
 
 def _some(group: Any, wanted: Any) -> bool:
-    """Has a group of rows times in one of the spans?"""
+    """Does a group of rows have times in one of the spans?"""
     columns = (group.column(i) for i in range(group.num_columns))
-    told = next(column.statistics for column in columns if column.path_in_schema == "time_us")
-    if told is None or not told.has_min_max:
+    times = next(column.statistics for column in columns if column.path_in_schema == "time_us")
+    if times is None or not times.has_min_max:
         return True
-    return bool(((wanted[:, 0] <= told.max) & (wanted[:, 1] >= told.min)).any())
+    return bool(((wanted[:, 0] <= times.max) & (wanted[:, 1] >= times.min)).any())

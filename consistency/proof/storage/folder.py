@@ -1,4 +1,4 @@
-"""A directory on another file system, as the proof uses it, and the places that name one."""
+"""A directory on another file system, as the proof uses it, and the URIs that name one."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-#: Schemes of object storage, which Arrow reads where Hadoop does not.
+#: Schemes of object storage, which Arrow reads if Hadoop does not.
 OBJECTS: Final = ("s3", "s3a")
 
-#: What a task makes of a file: of its number and its bytes.
+#: Applied to a file in a task, from its number and its bytes.
 OfFile = Callable[[int, memoryview], Iterator["pa.RecordBatch"]]
 
 
@@ -28,31 +28,31 @@ class RemoteFolder(Protocol):
 
     @property
     def uri(self) -> str:
-        """Without a slash at its end."""
+        """URI without a slash at its end."""
 
     def files(self) -> Iterator[tuple[PurePosixPath, int]]:
-        """(path below the directory, bytes) of all files in it; none where there is no such directory."""
+        """Yields (path below the directory, bytes) of all files in it; none if there is no such directory."""
 
     def read(self, name: PurePosixPath, offset: int, size: int) -> bytes:
-        """Bytes of a file, which has so many."""
+        """Reads ``size`` bytes of a file, which has as many."""
 
     def fetch(self, name: PurePosixPath, into: Path) -> None:
         """Copies a file to this machine."""
 
     def put(self, file: Path, name: PurePosixPath) -> None:
-        """Copies a file of this machine there, over what there is."""
+        """Copies a file of this machine to the directory; replaces an existing one."""
 
     def remove(self, name: PurePosixPath) -> None:
         """Removes a file or a directory, if it is there."""
 
     def over(self, names: Sequence[str], each: OfFile, schema: StructType | str) -> DataFrame:
-        """What ``each`` makes of files, on executors."""
+        """Applies ``each`` to files, on executors."""
 
     def keep(self, name: str, frame: DataFrame | MadeByTasks) -> DataFrame:
-        """Writes a frame as Parquet there, and gives it back as one that is not computed again."""
+        """Writes a frame as Parquet there, and returns it as one that is not computed again."""
 
     def check_executors(self) -> None:
-        """Raises SpeError where an executor cannot read what the driver reads."""
+        """Raises SpeError where an executor cannot read the driver's files."""
 
 
 def is_remote(place: str) -> bool:
@@ -81,5 +81,5 @@ def check_place(place: str) -> None:
 
 
 def local_path(place: str) -> Path:
-    """A path, or what a ``file:`` URI names."""
+    """Returns the path of a ``file:`` URI; or the path itself."""
     return Path(url2pathname(urlsplit(place).path)) if place.startswith("file:") else Path(place)

@@ -1,4 +1,4 @@
-"""A directory on a file system of Hadoop, as Spark's Java reads it: hdfs://, whatever else this Spark knows."""
+"""A directory on a file system of Hadoop, read by Spark's Java: hdfs://, and others that this Spark supports."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 
 def spark_path(path: Path) -> str:
-    """A path of this machine as Spark and Hadoop take it: as a text, in which they decode no %20."""
+    """Returns a path of this machine in the form of Spark and Hadoop: as a text, in which they decode no %20."""
     return f"file:{path.absolute()}"
 
 
 def literal(place: str) -> str:
-    """A path or URI where they take a pattern: the characters of one stand for themselves."""
+    """Escapes a path or URI where a pattern is expected, so that it matches literally."""
     return re.sub(r"[*?\[\]{}\\]", r"\\\g<0>", place)
 
 
 def reads(spark: SparkSession, scheme: str) -> bool:
-    """Does Hadoop, as this session is set up, have a file system of that name?"""
+    """Does this session's Hadoop have a file system with that scheme?"""
     from py4j.protocol import Py4JJavaError
 
     jvm: Any = spark._jvm
@@ -42,7 +42,7 @@ def reads(spark: SparkSession, scheme: str) -> bool:
 
 @dataclass(frozen=True)
 class HadoopFolder:
-    """A directory, through Hadoop's FileSystem as this session's settings give it.
+    """A directory, through Hadoop's FileSystem with this session's settings.
 
     Attributes:
       uri: without a slash at its end.
@@ -52,18 +52,18 @@ class HadoopFolder:
     uri: str
 
     def files(self) -> Iterator[tuple[PurePosixPath, int]]:
-        """(path below the directory, bytes) of all files in it; none where there is no such directory."""
+        """Yields (path below the directory, bytes) of all files in it; none if there is no such directory."""
         system, root = self._system(), self._path("")
         if not system.exists(root):
             return
         above = len(str(system.makeQualified(root))) + 1
-        found = system.listFiles(root, True)
-        while found.hasNext():
-            status = found.next()
+        entries = system.listFiles(root, True)
+        while entries.hasNext():
+            status = entries.next()
             yield PurePosixPath(str(status.getPath())[above:]), int(status.getLen())
 
     def read(self, name: PurePosixPath, offset: int, size: int) -> bytes:
-        """Bytes of a file, which has so many."""
+        """Reads ``size`` bytes of a file, which has as many."""
         jvm: Any = self.spark._jvm
         stream = self._system().open(self._path(name))
         try:
@@ -77,7 +77,7 @@ class HadoopFolder:
         self._system().copyToLocalFile(False, self._path(name), self._local(into / name), True)
 
     def put(self, file: Path, name: PurePosixPath) -> None:
-        """Copies a file of this machine there, over what there is."""
+        """Copies a file of this machine to the directory; replaces an existing one."""
         self._system().copyFromLocalFile(False, True, self._local(file), self._path(name))
 
     def remove(self, name: PurePosixPath) -> None:
@@ -85,7 +85,7 @@ class HadoopFolder:
         self._system().delete(self._path(name), True)
 
     def over(self, names: Sequence[str], each: OfFile, schema: StructType | str) -> DataFrame:
-        """What ``each`` makes of files, by their numbers and bytes; executors get these from Spark."""
+        """Applies ``each`` to files, by their numbers and bytes; executors get these from Spark."""
 
         def of_files(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
@@ -97,13 +97,13 @@ class HadoopFolder:
         return files.select("path", "content").mapInArrow(of_files, schema)
 
     def keep(self, name: str, frame: DataFrame | MadeByTasks) -> DataFrame:
-        """Writes a frame as Parquet there; what is read back does not compute anything again."""
+        """Writes a frame as Parquet there; the returned frame is not computed again."""
         path, frame = f"{self.uri}/{name}.parquet", frame_of(frame)
         frame.write.mode("overwrite").parquet(path)
         return self.spark.read.schema(frame.schema).parquet(literal(path))
 
     def check_executors(self) -> None:
-        """They read with the settings of the driver."""
+        """Does nothing: executors read with the settings of the driver."""
 
     def _system(self) -> Any:
         return self._path("").getFileSystem(self.spark._jsc.hadoopConfiguration())

@@ -27,7 +27,7 @@ class LocalTables:
     path: Path
 
     def keep(self, name: str, frame: DataFrame | MadeByTasks) -> DataFrame:
-        """Writes a frame as Parquet there; what is read back does not compute anything again."""
+        """Writes a frame as Parquet there; the returned frame is not computed again."""
         if not isinstance(frame, MadeByTasks):
             return HadoopFolder(self.spark, spark_path(self.path)).keep(name, frame)
         import pyarrow as pa

@@ -1,4 +1,4 @@
-"""A directory in S3, or in what speaks its protocol: it needs no jar, and executors read it themselves."""
+"""A directory in S3, or in a service with its protocol: it needs no jar, and executors read it themselves."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _BYTES_AT_ONCE: Final = 1 << 20
 
 @dataclass(frozen=True)
 class ObjectPlace:
-    """Where the objects are.  Spark carries it to executors.
+    """Address of the objects; Spark carries it to executors.
 
     Attributes:
-      uri: as the user gave it, without a slash at its end.
+      uri: as the user wrote it, without a slash at its end.
     """
 
     uri: str
@@ -45,30 +45,30 @@ class ObjectPlace:
 
     @classmethod
     def of(cls, uri: str, environment: Mapping[str, str] = os.environ) -> ObjectPlace:
-        """Raises SpeError: the URI is wrong (:func:`check_place`), or the region of its bucket is not found."""
+        """Parses a URI.  Raises SpeError if it is wrong (:func:`check_place`), or its bucket's region is not found."""
         check_place(uri)
-        with _told(uri):
+        with _reported(uri):
             return cls(uri.rstrip("/"), S3Service.of(urlsplit(uri).netloc, environment=environment))
 
     @property
     def system(self) -> Any:
-        """Of this process."""
+        """Returns Arrow's file system, one per process."""
         return self.service.system
 
     def path(self, name: PurePosixPath | str = "") -> str:
-        """As Arrow names a file: BUCKET/KEY."""
+        """Returns Arrow's name of a file: BUCKET/KEY."""
         parts = urlsplit(self.uri)
         return f"{parts.netloc}{parts.path}/{name}".rstrip("/")
 
     def content(self, name: PurePosixPath | str) -> memoryview:
-        """All of a file.  Raises SpeError."""
-        with _told(f"{self.uri}/{name}"), self.system.open_input_file(self.path(name)) as file:
+        """Reads a whole file.  Raises SpeError."""
+        with _reported(f"{self.uri}/{name}"), self.system.open_input_file(self.path(name)) as file:
             return memoryview(file.read_buffer())
 
 
 @contextmanager
-def _told(what: str) -> Iterator[None]:
-    """Errors of Arrow leave as SpeError, in a sentence."""
+def _reported(what: str) -> Iterator[None]:
+    """Turns errors of Arrow into SpeError, with a sentence."""
     try:
         yield
     except FileNotFoundError as error:
@@ -89,36 +89,36 @@ class ObjectFolder:
         return self.place.uri
 
     def files(self) -> Iterator[tuple[PurePosixPath, int]]:
-        """(path below the directory, bytes) of all files in it; none where there is none.  Raises SpeError."""
+        """Yields (path below the directory, bytes) of all files; none if there is no directory.  Raises SpeError."""
         base, system = self.place.path(), self.place.system
-        with _told(self.uri):
-            found = system.get_file_info(fs.FileSelector(base, recursive=True, allow_not_found=True))
-            if not found and system.get_file_info(base.partition("/")[0]).type == fs.FileType.NotFound:
+        with _reported(self.uri):
+            infos = system.get_file_info(fs.FileSelector(base, recursive=True, allow_not_found=True))
+            if not infos and system.get_file_info(base.partition("/")[0]).type == fs.FileType.NotFound:
                 raise SpeError(f"{self.uri}: {NO_BUCKET}")
-        for one in sorted((one for one in found if one.type == fs.FileType.File), key=lambda one: one.path):
-            yield PurePosixPath(one.path.removeprefix(f"{base}/")), int(one.size)
+        for info in sorted((info for info in infos if info.type == fs.FileType.File), key=lambda info: info.path):
+            yield PurePosixPath(info.path.removeprefix(f"{base}/")), int(info.size)
 
     def read(self, name: PurePosixPath, offset: int, size: int) -> bytes:
-        """Bytes of a file, which has so many."""
-        with _told(f"{self.uri}/{name}"), self.place.system.open_input_file(self.place.path(name)) as file:
+        """Reads ``size`` bytes of a file, which has as many."""
+        with _reported(f"{self.uri}/{name}"), self.place.system.open_input_file(self.place.path(name)) as file:
             return bytes(file.read_at(size, offset))
 
     def fetch(self, name: PurePosixPath, into: Path) -> None:
         """Copies a file to this machine."""
         system, path = self.place.system, self.place.path(name)
-        with _told(f"{self.uri}/{name}"), system.open_input_stream(path) as there, (into / name).open("wb") as here:
+        with _reported(f"{self.uri}/{name}"), system.open_input_stream(path) as there, (into / name).open("wb") as here:
             copyfileobj(there, here, _BYTES_AT_ONCE)
 
     def put(self, file: Path, name: PurePosixPath) -> None:
-        """Copies a file of this machine there, over what there is."""
+        """Copies a file of this machine to the directory; replaces an existing one."""
         system, path = self.place.system, self.place.path(name)
-        with _told(f"{self.uri}/{name}"), file.open("rb") as here, system.open_output_stream(path) as there:
+        with _reported(f"{self.uri}/{name}"), file.open("rb") as here, system.open_output_stream(path) as there:
             copyfileobj(here, there, _BYTES_AT_ONCE)
 
     def remove(self, name: PurePosixPath) -> None:
         """Removes a file or a directory, if it is there."""
         path, system = self.place.path(name), self.place.system
-        with _told(f"{self.uri}/{name}"):
+        with _reported(f"{self.uri}/{name}"):
             kind = system.get_file_info(path).type
             if kind == fs.FileType.Directory:
                 system.delete_dir(path)
@@ -126,7 +126,7 @@ class ObjectFolder:
                 system.delete_file(path)
 
     def over(self, names: Sequence[str], each: OfFile, schema: StructType | str) -> DataFrame:
-        """What ``each`` makes of files, by their numbers and bytes, a task for each; executors read them."""
+        """Applies ``each`` to files, by their numbers and bytes, a task for each; executors read them."""
         place = self.place
 
         def of_files(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -141,18 +141,18 @@ class ObjectFolder:
         from pyspark import TaskContext
 
         place, folder = self.place, f"{name}.parquet"
-        kept = on_disk(frame_of(frame))
-        schema = arrow_schema(kept.schema)
+        stored = on_disk(frame_of(frame))
+        schema = arrow_schema(stored.schema)
 
         def write_part(number: int, batches: Iterable[pa.RecordBatch], *, at_all: bool = False) -> int:
-            """Through a file of this machine, so that what breaks off leaves no object."""
+            """Writes through a file of this machine, so that an interrupted write leaves no object."""
             file = f"{folder}/part-{number:05}.parquet"
             with TemporaryFile() as aside:
-                # Not closed by its writer, for it is read then.
+                # Not closed by its writer: it is read next.
                 rows = write_parquet(lambda: nullcontext(aside), schema, batches, at_all=at_all)
                 aside.seek(0)
                 if rows or at_all:
-                    with _told(f"{place.uri}/{file}"), place.system.open_output_stream(place.path(file)) as there:
+                    with _reported(f"{place.uri}/{file}"), place.system.open_output_stream(place.path(file)) as there:
                         copyfileobj(aside, there, _BYTES_AT_ONCE)
             return rows
 
@@ -161,12 +161,12 @@ class ObjectFolder:
             assert context is not None
             yield pa.RecordBatch.from_pydict({"rows": [write_part(context.partitionId(), batches)]})
 
-        if not sum(row["rows"] for row in kept.mapInArrow(write, "rows long").collect()):
+        if not sum(row["rows"] for row in stored.mapInArrow(write, "rows long").collect()):
             write_part(0, [], at_all=True)
-        return kept
+        return stored
 
     def check_executors(self) -> None:
-        """Raises SpeError where one lacks credentials, or does not reach the service."""
+        """Raises SpeError where an executor lacks credentials, or does not reach the service."""
         place = self.place
         (first, _), *_ = self.files()
 

@@ -1,4 +1,4 @@
-"""Parquet files that tasks write themselves, from Arrow."""
+"""Writes Parquet files from Arrow, within tasks."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from pyarrow import parquet
 
 from spe.errors import SpeError
 
-#: Rows of a group of rows, which has its own statistics.
+#: Rows per row group, which has its own statistics.
 _GROUP: Final = 1 << 19
 
 
 def write_parquet(
     opened: Callable[[], Any], schema: pa.Schema, batches: Iterable[pa.RecordBatch], *, at_all: bool = False
 ) -> int:
-    """Writes a file; none without rows, but where it is wanted ``at_all``.  Returns the number of rows.
+    """Writes a file; none without rows, unless ``at_all``.  Returns the number of rows.
 
     Args:
-      opened: gives the file, when there is something to write.
+      opened: returns the file, called at the first row.
     """
     rows, held, some = 0, 0, list[pa.RecordBatch]()
     with ExitStack() as stack:
@@ -46,7 +46,7 @@ def write_parquet(
 
 
 def write_file(file: Path, attempt: int, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> int:
-    """The same on a disk, as a whole or not at all, also where two attempts write it.  Raises SpeError."""
+    """Writes a file on a disk, as a whole or not at all, even if two attempts write it.  Raises SpeError."""
     aside = file.with_name(f".{file.name}.{attempt}")
     try:
         rows = write_parquet(lambda: aside.open("wb"), schema, batches)

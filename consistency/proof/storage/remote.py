@@ -1,9 +1,9 @@
 """Directories of runs on other file systems: S3 through Arrow, those of Hadoop through Spark.
 
-What is small (configuration, events, traces, marks, what nodes announced, the coordinator's database) is fetched into a
+Small files (configuration, events, traces, marks, announcements, the coordinator's database) are fetched into a
 folder that looks like the run's own; a log's segments stay where they are, with sparse files of their size in their
 place, and executors read them.  Of each source's log the first record of each segment is fetched, too, which says what
-it continues, and the last segment: it says how far the source came.
+it continues, and the last segment, which has the last position of the source.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def folder_of(spark: SparkSession, uri: str) -> RemoteFolder:
-    """A directory, by whoever can read it.  Raises SpeError where the URI is wrong."""
+    """Returns a directory with a reader for its scheme.  Raises SpeError where the URI is wrong."""
     scheme = urlsplit(uri).scheme
     if scheme in OBJECTS and not reads(spark, scheme):
         from consistency.proof.storage.objects import ObjectFolder, ObjectPlace
@@ -41,7 +41,7 @@ def folder_of(spark: SparkSession, uri: str) -> RemoteFolder:
 
 
 def keeper(spark: SparkSession, where: str) -> Keep:
-    """Writes frames as Parquet below a path or URI."""
+    """Returns a function that writes frames as Parquet below a path or URI."""
     if is_remote(where):
         return folder_of(spark, where).keep
     from consistency.proof.storage.local import LocalTables
@@ -50,14 +50,14 @@ def keeper(spark: SparkSession, where: str) -> Keep:
 
 
 def listed(folder: RemoteFolder) -> dict[PurePosixPath, int]:
-    """Bytes of all files of a directory, by their paths below it.  Raises SpeError where there is none."""
-    if not (found := dict(folder.files())):
+    """Returns bytes of all files of a directory, by their paths below it.  Raises SpeError where there is none."""
+    if not (sizes := dict(folder.files())):
         raise SpeError(f"{folder.uri}: there is no such directory")
-    return found
+    return sizes
 
 
 def check_spark_reads(spark: SparkSession, uri: str) -> None:
-    """Raises SpeError where Spark itself has to read it and cannot: a table of the user's."""
+    """Raises SpeError where Spark itself has to read a URI and cannot: a table of the user's."""
     scheme = urlsplit(uri).scheme
     if scheme in OBJECTS and not reads(spark, scheme):
         raise SpeError(
@@ -68,7 +68,7 @@ def check_spark_reads(spark: SparkSession, uri: str) -> None:
 
 @contextmanager
 def opened(spark: SparkSession, place: str | Path) -> Iterator[Run]:
-    """The run in a directory: a path, a ``file:`` URI, or one of another file system.  Raises as ``Run.open``."""
+    """Opens the run in a directory: a path, a ``file:`` URI, or one of another file system.  Raises as ``Run.open``."""
     where = str(place)
     if not is_remote(where):
         run = Run.open(local_path(where))
@@ -84,9 +84,9 @@ def opened(spark: SparkSession, place: str | Path) -> Iterator[Run]:
 
 
 def fetched_text(spark: SparkSession, uri: str) -> str:
-    """The text of a file on another file system.  Raises SpeError where there is none."""
-    beside, _, name = uri.rpartition("/")
-    folder = folder_of(spark, beside)
+    """Returns the text of a file on another file system.  Raises SpeError where there is none."""
+    parent, _, name = uri.rpartition("/")
+    folder = folder_of(spark, parent)
     if PurePosixPath(name) not in listed(folder):
         raise SpeError(f"{uri}: there is no such file")
     with TemporaryDirectory(prefix="spe-report-") as aside:
@@ -100,7 +100,7 @@ def is_segment(name: PurePosixPath) -> bool:
 
 
 def _fetched(folder: RemoteFolder, into: Path) -> Run:
-    """The run, whose path is ``into``."""
+    """Opens the run after fetching it to the path ``into``."""
     from consistency.proof.recorded.table_source import source_table, stretches
 
     into.mkdir()
@@ -118,7 +118,7 @@ def _fetched(folder: RemoteFolder, into: Path) -> Run:
     for stream in run.plan.sources:
         table = source_table(run, stream)
         log = run.relative(Path(table.folders[0]))
-        segments = [log / one.segment.name for one in stretches(table, 0)]
+        segments = [log / stretch.segment.name for stretch in stretches(table, 0)]
         for name in segments[:-1]:
             _fetch_first_record(folder, name, into / name)
         for name in segments[-1:]:
@@ -127,7 +127,7 @@ def _fetched(folder: RemoteFolder, into: Path) -> Run:
 
 
 def _fetch_first_record(folder: RemoteFolder, name: PurePosixPath, into: Path) -> None:
-    """Copies the beginning of a segment into the file that stands for it on this machine."""
+    """Copies the beginning of a segment into its placeholder file on this machine."""
     size = into.stat().st_size
     data = folder.read(name, 0, min(size, FIRST_BYTES))
     if more := min(size, first_record_bytes(data)) - len(data):

@@ -1,6 +1,6 @@
-"""Frames that the proof keeps: as tables, and on disk while it works, which is freed at its end.
+"""Frames that the proof stores: as tables, and on disk during the proof, freed at its end.
 
-Nothing else of the session's cache is.
+Nothing else of the session's cache is freed.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-#: What a task makes of the batches of a partition.
+#: Applied to the batches of a partition in a task.
 OfBatches = Callable[[Iterator["pa.RecordBatch"]], Iterator["pa.RecordBatch"]]
 
 
 @dataclass(frozen=True)
 class MadeByTasks:
-    """What tasks make of a frame's partitions in Arrow; written as a table it need not become rows of Spark's.
+    """A frame computed in Arrow by tasks over another frame; stored as a table it need not become rows of Spark.
 
     Attributes:
-      each: what is made of the batches of a partition.
-      schema: of that.
+      each: applied to the batches of a partition.
+      schema: of the result.
     """
 
     of: DataFrame
@@ -35,13 +35,13 @@ class MadeByTasks:
     schema: StructType
 
 
-#: Writes a frame as the table of a name and gives it back as it was written.
+#: Writes a frame as a named table and returns the stored one.
 Keep = Callable[[str, "DataFrame | MadeByTasks"], "DataFrame"]
 
 
-def frame_of(one: DataFrame | MadeByTasks) -> DataFrame:
-    """As a frame of Spark's."""
-    return one.of.mapInArrow(one.each, one.schema) if isinstance(one, MadeByTasks) else one
+def frame_of(frame: DataFrame | MadeByTasks) -> DataFrame:
+    """Returns a frame of Spark."""
+    return frame.of.mapInArrow(frame.each, frame.schema) if isinstance(frame, MadeByTasks) else frame
 
 
 _kept: ContextVar[list[DataFrame] | None] = ContextVar("kept", default=None)
@@ -49,13 +49,13 @@ _kept: ContextVar[list[DataFrame] | None] = ContextVar("kept", default=None)
 
 @contextmanager
 def freed_at_the_end() -> Iterator[None]:
-    """What :func:`on_disk` keeps inside is freed with the block."""
+    """Frees at the end of the block the frames that :func:`on_disk` stored inside."""
     frames: list[DataFrame] = []
     token = _kept.set(frames)
     try:
         yield
     except BaseException:
-        with suppress(Exception):  # Spark may have died, which is what is told
+        with suppress(Exception):  # Spark may have died; that error is reported instead
             _free(frames)
         raise
     finally:
@@ -69,11 +69,11 @@ def _free(frames: list[DataFrame]) -> None:
 
 
 def on_disk(frame: DataFrame) -> DataFrame:
-    """The frame, computed once."""
+    """Stores the frame on disk, so that it is computed once."""
     from pyspark import StorageLevel
 
-    kept = frame.persist(StorageLevel.DISK_ONLY)
+    stored = frame.persist(StorageLevel.DISK_ONLY)
     frames = _kept.get()
     if frames is not None:
-        frames.append(kept)
-    return kept
+        frames.append(stored)
+    return stored

@@ -1,6 +1,6 @@
-"""The ground truth of an output: what a run without failures gives, by Spark and from the sources' logs alone.
+"""Computes the ground truth of an output: the result of a run without failures, by Spark, from the sources' logs alone.
 
-The query is what the user's file says, by a reader of its own, and its types are Spark's.  What is shared with the
+The query comes from the user's file, read by an independent reader, and its types are Spark's.  What is shared with the
 engine all the same is listed in docs/internals/proof.md.
 """
 
@@ -32,10 +32,10 @@ class Truth:
 
     Attributes:
       rows: ``partition int, place long, time_us long, tuple struct<attributes>``: ``place`` is the tuple's stable id,
-        1, 2, 3, … in each partition (of a range, counted from its beginning on, but for sources).
-      counts: tuples, by partition.
-      last_us: the largest time; 0 without any.
-      files: the same, where tasks can read it themselves.
+        1, 2, 3, … in each partition (in a range, counted from its beginning, except for sources).
+      counts: number of tuples, by partition.
+      last_us: the largest time; 0 without any tuples.
+      files: the same, if tasks can read it themselves.
     """
 
     rows: DataFrame
@@ -49,10 +49,10 @@ class Truth:
 
 
 def truth(network: TruthNetwork, output: StreamId, keep: Keep) -> Truth:
-    """The stable stream of an output, as far as the sources' logs decide it.
+    """Returns the stable stream of an output, as far as the sources' logs decide it.
 
     Args:
-      keep: stores it, sorted over all tasks, with the number of each row: of a source its place.
+      keep: stores it, sorted over all tasks, with the number of each row, which for a source is its place.
 
     Raises:
       SpeError: a log is missing or damaged; damage inside a log is an error of Spark.
@@ -61,23 +61,23 @@ def truth(network: TruthNetwork, output: StreamId, keep: Keep) -> Truth:
     if network.part is not None:
         stream = stream.since(network.part.since_us).before(network.part.until_us)
     if output in network.plan.sources:  # a source's ids are those of its log, in order of arrival
-        kept = keep(str(output), _named(stream, stream.frame, F.col(stream.order[0]).cast("long").alias("place")))
-        files = local_files(kept)
-        return _truth(kept, _pieces(kept, files, "place"), files, None)
+        stored = keep(str(output), _named(stream, stream.frame, F.col(stream.order[0]).cast("long").alias("place")))
+        files = local_files(stored)
+        return _truth(stored, _pieces(stored, files, "place"), files, None)
     ordered = stream.frame
     if not stream.in_order:
         ordered = _ordered(stream, network.plan.partitions_of(output), network.edges(output))
-    kept = keep(str(output), _named(stream, ordered, F.monotonically_increasing_id().alias(ROW)))
-    files = local_files(kept)
-    pieces = _pieces(kept, files, ROW)
+    stored = keep(str(output), _named(stream, ordered, F.monotonically_increasing_id().alias(ROW)))
+    files = local_files(stored)
+    pieces = _pieces(stored, files, ROW)
     added = _added(pieces)
-    return _truth(_placed(kept, added), pieces, files, added)
+    return _truth(_placed(stored, added), pieces, files, added)
 
 
 def _added(pieces: Sequence[_Piece]) -> dict[int, dict[int, int]]:
-    """What makes a place of a row's number, by task and partition.
+    """Returns the offset from a row's number to its place, by task and partition.
 
-    The number begins with that of the task, and counts its rows: that of the first one of a partition says it.
+    The number begins with that of the task, and counts its rows: the number of a partition's first row is the offset.
     """
     added, before = dict[int, dict[int, int]](), Counter[int]()
     for piece in sorted(pieces):
@@ -87,18 +87,21 @@ def _added(pieces: Sequence[_Piece]) -> dict[int, dict[int, int]]:
     return added
 
 
-def _placed(kept: DataFrame, added: Mapping[int, Mapping[int, int]]) -> DataFrame:
-    """With places.  Not by a join, below which Spark would not tell Parquet which times are asked for."""
+def _placed(stored: DataFrame, added: Mapping[int, Mapping[int, int]]) -> DataFrame:
+    """Adds places.  Not by a join: Spark would not push filters on time through it to Parquet."""
     tasks = [added.get(task, {}) for task in range(1 + max(added, default=-1))]
-    maps = [f"map({', '.join(f'{p}, {number}L' for p, number in one.items())})" if one else "null" for one in tasks]
+    maps = [
+        f"map({', '.join(f'{p}, {number}L' for p, number in offsets.items())})" if offsets else "null"
+        for offsets in tasks
+    ]
     known = F.expr(f"cast(array({', '.join(maps)}) as array<map<int, bigint>>)")  # of literals: Spark makes it once
     add = F.get(known, F.shiftright(ROW, TASK_BITS).cast("int"))[F.col("partition")]
-    return kept.select("partition", (F.col(ROW) + add).alias("place"), "time_us", "tuple")
+    return stored.select("partition", (F.col(ROW) + add).alias("place"), "time_us", "tuple")
 
 
 def _ordered(stream: TruthStream, partitions: int, edges: Sequence[int]) -> DataFrame:
-    """Sorted over all tasks, by times that are known or by ranges of a sample, for which all is computed twice."""
-    # A sort by what is the same everywhere compares each pair twice.
+    """Sorts over all tasks, by known times or by ranges of a sample, for which everything is computed twice."""
+    # A sort column that is equal everywhere would compare each pair twice.
     by = stream.position if partitions == 1 else [PARTITION, *stream.position]
     if not edges:
         return stream.frame.orderBy(*by)
@@ -107,7 +110,7 @@ def _ordered(stream: TruthStream, partitions: int, edges: Sequence[int]) -> Data
 
 
 class _Piece(NamedTuple):
-    """What a task wrote of a partition, or a part of that: its first number, how many rows, and the largest time."""
+    """A partition's rows from one task, or a part of them: first number, number of rows, and the largest time."""
 
     partition: int
     first: int
@@ -115,13 +118,13 @@ class _Piece(NamedTuple):
     last_us: int
 
 
-def _pieces(kept: DataFrame, files: Sequence[Path], number: str) -> list[_Piece]:
-    found: Sequence[Mapping[str, int] | Row] | None = footers(files, number) if files else None
-    if found is None:
+def _pieces(stored: DataFrame, files: Sequence[Path], number: str) -> list[_Piece]:
+    figures: Sequence[Mapping[str, int] | Row] | None = footers(files, number) if files else None
+    if figures is None:
         first, count, last = F.min(number).alias("first"), F.count(F.lit(1)).alias("rows"), F.max("time_us")
         task = F.shiftright(number, TASK_BITS).alias("__task")
-        found = kept.groupBy("partition", task).agg(first, count, last.alias("last_us")).collect()
-    return [_Piece(*(int(one[name]) for name in _Piece._fields)) for one in found]
+        figures = stored.groupBy("partition", task).agg(first, count, last.alias("last_us")).collect()
+    return [_Piece(*(int(row[name]) for name in _Piece._fields)) for row in figures]
 
 
 def _truth(

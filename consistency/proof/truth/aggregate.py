@@ -1,9 +1,9 @@
 """Aggregates over windows, as Spark computes them.
 
-A sliding window is put together from its panes, where all aggregates can be; otherwise every row goes to each of its
+A sliding window is merged from its panes if all aggregates can be; otherwise every row goes to each of its
 windows.  Sums of floats that other operators read are added in the engine's order, to the bit, since a filter or a
-ranking may turn on the last bit: the rows of a pane, then pane after pane.  Sums that leave as they are compare within
-a tolerance.
+ranking may depend on the last bit: the rows of a pane, then pane after pane.  Sums that are output directly are
+compared within a tolerance.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _BORN: Final = "__born"
 _CLOSED: Final = "__closed"
 _ROWS: Final = "__rows"
 _PANE: Final = "__pane"
-#: What can be put together from parts, and how.
+#: Functions that merge partial aggregates.
 _MERGED: Final[Mapping[str, Any]] = {"count": F.sum, "sum": F.sum, "exact_sum": F.sum, "min": F.min, "max": F.max}
 
 
@@ -58,12 +58,12 @@ def _exact_sum(x: Column) -> Column:
     return F.sum(x.cast("decimal(20,0)"))
 
 
-#: What is kept of rows.
+#: Functions that compute partial aggregates from rows.
 _FIRST_PART: Final[Mapping[str, Any]] = {**_MERGED, "count": F.count, "exact_sum": _exact_sum}
 
 
 def aggregate(spec: AggregateEntry, stream: TruthStream, *, exact: bool) -> TruthStream:
-    """The output of an aggregate.
+    """Returns the output of an aggregate.
 
     Args:
       exact: other operators read it.
@@ -92,14 +92,14 @@ def aggregate(spec: AggregateEntry, stream: TruthStream, *, exact: bool) -> Trut
         shared = [PARTITION, *groups, _PANE, FIRST, LAST]
         made = counted.groupBy(*shared).agg(F.min(places.value).alias(_BORN), *[p.first() for p in parts])
         made = made.withColumn(_BORN, places.struct(F.col(_BORN)))
-        found = per_window(made, spec.window).groupBy(*keys).agg(F.min(_BORN).alias(_BORN), *[p.then() for p in parts])
+        rows = per_window(made, spec.window).groupBy(*keys).agg(F.min(_BORN).alias(_BORN), *[p.then() for p in parts])
         results = {c.name: c.from_parts() for c in calls}
     else:
         places = Places(stream, start_of(spec.window), spec.window.size_us if spec.window.on is None else None)
-        found = per_window(counted, spec.window).groupBy(*keys).agg(
+        rows = per_window(counted, spec.window).groupBy(*keys).agg(
             F.min(places.value).alias(_BORN), *[c.direct(stream.position, places.value) for c in calls]
         )  # fmt: skip
-        found = _of_those_that_have_one(found, calls).withColumn(_BORN, places.struct(F.col(_BORN)))
+        rows = _with_result(rows, calls).withColumn(_BORN, places.struct(F.col(_BORN)))
         results = {c.name: F.col(c.name) for c in calls}
     end = end_of(spec.window)
     born = [F.col(f"{_BORN}.{name}") for name in stream.position]
@@ -109,12 +109,12 @@ def aggregate(spec: AggregateEntry, stream: TruthStream, *, exact: bool) -> Trut
         "window_end": timestamp(end),
         **dict(zip(spec.calls, results.values())),
     }
-    frame = found.select(PARTITION, (end - 1).alias(TIME), *ordered(born), *attributes(found, attributes_of))
+    frame = rows.select(PARTITION, (end - 1).alias(TIME), *ordered(born), *attributes(rows, attributes_of))
     return TruthStream(frame, len(born))
 
 
 def _membership(spec: AggregateEntry) -> list[Column]:
-    """The attribute that decides membership, and the pane, for sums in order."""
+    """Returns the attribute that decides membership, and the pane, for sums in order."""
     window = spec.window
     if window.count:
         return [F.lit(0).alias(_PANE)]
@@ -130,11 +130,11 @@ def _pane_us(window: WindowEntry) -> int:
 def _by_count(
     spec: AggregateEntry, stream: TruthStream, calls: list[_Call], groups: list[str], keyed: DataFrame
 ) -> TruthStream:
-    """Every ``count`` rows of a group, in order; the last row of each gives time and place."""
+    """Aggregates every ``count`` rows of a group, in order; the last row of each window gives time and place."""
     count = spec.window.count
     arrival = Over.partitionBy(PARTITION, *groups).orderBy(*stream.position)
     numbered = keyed.withColumn(WINDOW, floor_div(F.row_number().over(arrival).cast("long") - 1, count))
-    found = (
+    rows = (
         numbered.groupBy(PARTITION, *groups, WINDOW)
         .agg(
             F.max(position_struct(stream.position)).alias(_CLOSED),
@@ -143,19 +143,19 @@ def _by_count(
         )
         .where(F.col(_ROWS) == count)
     )
-    found = _of_those_that_have_one(found, calls)
+    rows = _with_result(rows, calls)
     made = dict(zip([*spec.group_by, *spec.calls], columns([*groups, *[c.name for c in calls]])))
-    frame = found.select(
+    frame = rows.select(
         PARTITION,
         F.col(f"{_CLOSED}.{TIME}").alias(TIME),
         *[F.col(f"{_CLOSED}.{name}").alias(name) for name in stream.order],
-        *attributes(found, made),
+        *attributes(rows, made),
     )
     return TruthStream(frame, stream.width)
 
 
 def open_rows(spec: AggregateEntry, stream: TruthStream) -> DataFrame:
-    """The rows of a stream that are in a window of so many tuples which is not full."""
+    """Returns the rows of a stream in count windows that are not full."""
     groups = [f"__group{i}" for i in range(len(spec.group_by))]
     keyed = stream.frame.select("*", *values(stream.frame, dict(zip(groups, spec.group_by.values()))))
     group = Over.partitionBy(PARTITION, *groups)
@@ -165,13 +165,13 @@ def open_rows(spec: AggregateEntry, stream: TruthStream) -> DataFrame:
     return numbered.where(_ROWS).select(*stream.frame.columns)
 
 
-def _of_those_that_have_one(found: DataFrame, calls: list[_Call]) -> DataFrame:
-    """Without the rows of which a user's function has no result, where that is no reason to stop."""
+def _with_result(rows: DataFrame, calls: list[_Call]) -> DataFrame:
+    """Drops rows whose user-defined function has no result, if that is no reason to stop."""
     for call in calls:
         if call.may_fail:
             result = F.col(call.name)
-            found = found.where(~result.getField("failed")).withColumn(call.name, result.getField("value"))
-    return found
+            rows = rows.where(~result.getField("failed")).withColumn(call.name, result.getField("value"))
+    return rows
 
 
 class _Call:
@@ -185,11 +185,11 @@ class _Call:
         self.in_order = exact and self.function in ("sum", "avg") and isinstance(type_, T.DoubleType)
         self.user = ":" in self.function
         self.may_fail = self.user and skip
-        #: What ``avg`` divides: a sum of BIGINT would wrap around.
+        #: The sum that ``avg`` divides: a sum of BIGINT would wrap around.
         self.sum = "exact_sum" if isinstance(type_, T.LongType) else "sum"
 
     def direct(self, position: list[str], place: Column) -> Column:
-        """From all rows of a window; ``place`` is a row's as one value."""
+        """Computes the result from all rows of a window; ``place`` is a row's place as one value."""
         return self._direct(position, place).alias(self.name)
 
     def _direct(self, position: list[str], place: Column) -> Column:
@@ -213,12 +213,12 @@ class _Call:
         return {"sum": F.sum, "min": F.min, "max": F.max}[self.function](x)
 
     def _sorted(self, position: list[str]) -> Column:
-        """(pane, place, value) of the rows that have a value, pane by pane and in order of arrival."""
+        """Returns (pane, place, value) of the rows with a value, pane by pane and in order of arrival."""
         entry = F.struct(F.col(_PANE), *columns(position), F.col(self.argument).alias("x"))
         return F.array_sort(F.collect_list(F.when(F.col(self.argument).isNotNull(), entry)))
 
     def parts(self, position: list[str], on: str | None) -> list[_Part] | None:
-        """What has to be kept of the rows of a pane; None: it cannot be put together from parts.
+        """Returns the partial aggregates of a pane's rows; None: the result cannot be merged from parts.
 
         With ``on`` a late row counts in some windows of its pane only, so a pane has no sum in order.
         """
@@ -256,7 +256,7 @@ class _Part:
 
 
 class _SumInOrder(_Part):
-    """The sum of each pane, and these added pane after pane."""
+    """The sum of each pane; the sums are added pane after pane."""
 
     def __init__(self, call: _Call, rows: Column) -> None:
         super().__init__(call, "sum")
@@ -274,17 +274,17 @@ class _SumInOrder(_Part):
 
 
 def _parts(calls: list[_Call], position: list[str], on: str | None) -> list[_Part] | None:
-    found = []
+    every = []
     for call in calls:
         parts = call.parts(position, on)
         if parts is None:
             return None
-        found += parts
-    return found
+        every += parts
+    return every
 
 
 def _added(entries: Column) -> Column:
-    """The sum of floats in the order of ``entries``: within each pane, then pane after pane."""
+    """Sums floats in the order of ``entries``: within each pane, then pane after pane."""
     start = F.struct(F.lit(0.0).alias("total"), F.lit(0.0).alias("part"), F.lit(None).cast("long").alias("pane"))
     return F.aggregate(entries, start, _add, lambda acc: acc["total"] + acc["part"])
 

@@ -1,4 +1,4 @@
-"""Joins, as Spark computes them: pairs within an interval or a window, then the outer rows that found nobody."""
+"""Joins, as Spark computes them: pairs within an interval or a window, then the outer rows without partner."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _FAR: Final = END_OF_TIME - 1
 
 
 class _Side:
-    """The rows of one side that take part, with names that the other side has not.
+    """The rows of one side that take part, with names that the other side does not have.
 
     Columns: ``__l_`` or ``__r_`` + (partition, time, order…, at, key…), WINDOW likewise for window joins, and the
     attributes by their names in the output.
@@ -83,12 +83,12 @@ class _Side:
 
     @property
     def nothing(self) -> list[Column]:
-        """The attributes of a row that is not there."""
+        """Returns null attributes, for an outer row without partner."""
         types = self.stream.types.values()
         return [F.lit(None).cast(type_).alias(name) for name, type_ in zip(self._names, types)]
 
     def until(self) -> Column:
-        """The last tuple time at which a row can still find a partner, by the interval."""
+        """Returns the last tuple time at which a row can still find a partner, by the interval."""
         assert self._spec.within_us is not None
         lower, upper = self._spec.within_us
         reach = upper if self.side == LEFT else -lower
@@ -96,23 +96,23 @@ class _Side:
 
 
 def join(spec: JoinEntry, left: TruthStream, right: TruthStream) -> TruthStream:
-    """The output of a join."""
+    """Returns the output of a join."""
     sides = (_Side(spec, LEFT, left), _Side(spec, RIGHT, right))
     pairs = _pairs(spec, *sides)
     if spec.where is not None:
         pairs = _where(spec, pairs)
     widest = max(side.width for side in sides)
     width = 2 * widest + 5
-    found = _paired(spec, pairs, sides, widest, width)
+    rows = _paired(spec, pairs, sides, widest, width)
     for side in sides:
         if spec.kind in _OUTER[side.side]:
             alone = side.frame.join(pairs.select(*side.identity).distinct(), side.identity, "left_anti")
-            found = found.unionByName(_alone(spec, alone, sides, side, width))
-    return TruthStream(found, width)
+            rows = rows.unionByName(_alone(spec, alone, sides, side, width))
+    return TruthStream(rows, width)
 
 
 def _pairs(spec: JoinEntry, left: _Side, right: _Side) -> DataFrame:
-    """All pairs of rows that match in key and time."""
+    """Returns all pairs of rows that match in key and time."""
     same = F.col("__l_partition") == F.col("__r_partition")
     for i in range(len(spec.on)):
         same &= F.col(f"__l_key{i}") == F.col(f"__r_key{i}")
@@ -121,7 +121,7 @@ def _pairs(spec: JoinEntry, left: _Side, right: _Side) -> DataFrame:
     assert spec.within_us is not None
     lower, upper = (max(-_FAR, min(_FAR, us)) for us in spec.within_us)
     step = min(upper - lower + 1, _FAR)
-    # Bins as wide as the interval: a left row looks into two of them, a right one lies in one.
+    # Bins are as wide as the interval: a left row is in two of them, a right one in one.
     reach = [floor_div(_clipped(F.col("__l_at") + end), step) for end in (lower, upper)]
     lefts = left.frame.withColumn("__l_bin", F.explode(F.sequence(*reach)))
     rights = right.frame.withColumn("__r_bin", floor_div(F.col("__r_at"), step))
@@ -137,7 +137,7 @@ def _clipped(column: Column) -> Column:
 
 
 def _where(spec: JoinEntry, pairs: DataFrame) -> DataFrame:
-    """Pairs for which the condition is true; it may name the window's attributes."""
+    """Returns pairs for which the condition is true; it may name the window's attributes."""
     assert spec.where is not None
     if spec.window is None:
         return pairs.where(expression(pairs, spec.where))
@@ -146,7 +146,7 @@ def _where(spec: JoinEntry, pairs: DataFrame) -> DataFrame:
 
 
 def _bounds(spec: JoinEntry, window: str) -> tuple[Column, Column]:
-    """The window's attributes."""
+    """Returns the window's attributes."""
     assert spec.window is not None
     start = F.col(window) * spec.window.slide_us + spec.window.offset_us
     end = F.least(start + spec.window.size_us, F.lit(END_OF_TIME))
@@ -154,7 +154,7 @@ def _bounds(spec: JoinEntry, window: str) -> tuple[Column, Column]:
 
 
 def _paired(spec: JoinEntry, pairs: DataFrame, sides: tuple[_Side, _Side], widest: int, width: int) -> DataFrame:
-    """Later tuple, earlier tuple, window; the left input goes first at equal times."""
+    """Orders pairs by later tuple, earlier tuple, window; the left input goes first at equal times."""
     left, right = (padded(columns(side.position), widest + 1) for side in sides)
     right_later = F.col("__r_time") >= F.col("__l_time")
     later = [F.when(right_later, r).otherwise(l_) for l_, r in zip(left, right)]
@@ -172,7 +172,7 @@ def _paired(spec: JoinEntry, pairs: DataFrame, sides: tuple[_Side, _Side], wides
 
 
 def _alone(spec: JoinEntry, rows: DataFrame, sides: tuple[_Side, _Side], side: _Side, width: int) -> DataFrame:
-    """Outer rows: at the last time at which they could have found a partner, behind the pairs of that instant."""
+    """Returns outer rows: at the last time at which they could find a partner, behind the pairs of that instant."""
     bounds: list[Column] = []
     if spec.window is None:
         time = F.least(F.greatest(side.until(), F.col(side.name("time"))), F.lit(END_OF_TIME - 1))
@@ -181,7 +181,14 @@ def _alone(spec: JoinEntry, rows: DataFrame, sides: tuple[_Side, _Side], side: _
         time = F.least(start + spec.window.size_us, F.lit(END_OF_TIME)) - 1
         bounds = list(_bounds(spec, side.name("window")))
     own, *order = columns(side.position)
-    made = [*(column for one in sides for column in (columns(one.attributes) if one is side else one.nothing)), *bounds]
+    made = [
+        *(
+            column
+            for each_side in sides
+            for column in (columns(each_side.attributes) if each_side is side else each_side.nothing)
+        ),
+        *bounds,
+    ]
     return rows.select(
         F.col(side.name("partition")).alias(PARTITION),
         time.alias(TIME),

@@ -56,7 +56,7 @@ from spe.stream.times import floor_to
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: A task that merges logs has as many of them, and of each as many segments, in memory.
+#: Maximum number of logs that a task merges; it has as many segments of each in memory.
 _LOGS: Final = 8
 _DEPTH: Final = 3
 _TO_TEXT: Final = re.compile(r"(?i)\bas\s+string\b")
@@ -64,14 +64,14 @@ _TO_TEXT: Final = re.compile(r"(?i)\bas\s+string\b")
 
 @dataclass(frozen=True)
 class TimeRange:
-    """A range of tuple time, for which the truth is to be known.
+    """A range of tuple time whose truth is computed.
 
     Attributes:
-      since_us, until_us: its beginning and its end; END_OF_TIME: all that is left.
-      frontier: how far each source's log is to be trusted.
+      since_us, until_us: its beginning and its end; END_OF_TIME: no end.
+      frontier: tuple time up to which each source's log is to be trusted.
       lookback_us: by stream, how much earlier it is needed (``consistency.proof.follow.margins``).
-      read: by source, what of its log holds that.
-      kept: by operator with windows of so many tuples, the rows of its open windows, lookback_us before the range.
+      read: by source, the part of its log that holds that time.
+      kept: by operator with count windows, the rows of its open windows, lookback_us before the range.
     """
 
     since_us: int
@@ -85,22 +85,22 @@ class TimeRange:
         return self.since_us - self.lookback_us[stream]
 
 
-#: The segments of a source's log that have tuples, in order.
+#: Returns the segments of a source's log that have tuples, in order.
 Segments = Callable[[StreamId], Sequence[TimedStretch]]
 
 
 class TruthNetwork:
-    """Streams of a run, made when they are asked for.
+    """Streams of a run, computed on demand.
 
     Args:
-      segments: asked where sources may be read in the order of a union; None: that is not done.
+      segments: used to read sources in the order of a union; None: that is not done.
 
     Attributes:
-      plan: what was run; operators come from ``reading``, what is said there of the same names.
-      frontier: how far each stream is known: what lies before it is stable.  END_OF_TIME for streams that ended.
-      part: of which range; None: of all time.
-      open: of a range, by operator with windows of so many tuples: their rows in windows that are open lookback_us
-        before its end; of those streams that were asked for.
+      plan: the executed plan; operators come from ``reading``, where they have the same names.
+      frontier: tuple time up to which each stream is stable.  END_OF_TIME for streams that ended.
+      part: the range; None: of all time.
+      open: of a range, by operator with count windows: their rows in windows that are open lookback_us before its
+        end; of the streams that were computed.
 
     Raises:
       SpeError: the Java is too old for this query; a source's log is missing.
@@ -123,17 +123,17 @@ class TruthNetwork:
         self._read = set(reads)
         self._readers = Counter([*reads, *self.plan.query.outputs])
         states = {s: last_state(run, s) for s in self.plan.sources} if part is None else {}
-        #: More than any id in its log; of a run that goes on there may be larger ones when it is read.
-        self._ids = {} if run.going_on else {s: one.last_id + 1 for s, one in states.items()}
+        #: Larger than any id in its log; in a run that goes on the log may grow until it is read.
+        self._ids = {} if run.going_on else {s: state.last_id + 1 for s, state in states.items()}
         self.frontier: dict[StreamId, int] = (
-            {s: one.bound_us for s, one in states.items()} if part is None else dict(part.frontier)
+            {s: state.bound_us for s, state in states.items()} if part is None else dict(part.frontier)
         )
         for unit in self.plan.units:
             end = floor_to(min(self.frontier[i.stream] for i in unit.inputs), self.reading.bucket_us)
             self.frontier |= dict.fromkeys(unit.outputs, end)
 
     def stream(self, name: StreamId) -> TruthStream:
-        """A source, or what a unit releases."""
+        """Returns a source's stream, or the output of a unit."""
         if name not in self._made:
             if name in self.plan.sources:
                 self._made[name] = self._source(name)
@@ -142,10 +142,9 @@ class TruthNetwork:
         return self._made[name]
 
     def edges(self, name: StreamId) -> list[int]:
-        """Times that cut a stream into parts about as large as a segment of a log, or larger.
+        """Returns times that cut a stream into parts about as large as a segment of a log, or larger.
 
-        None where that is not known without computing it: where it is small, or another one than the logs cut short
-        and merged.
+        None if they are unknown without computing it: where it is small, or is not a merge of logs that were cut short.
         """
         if name not in self._edges:
             self._edges[name] = [] if self.part is not None or not self._is_cheap(name) else self._made_edges(name)
@@ -160,12 +159,12 @@ class TruthNetwork:
     def _is_cheap(self, name: StreamId) -> bool:
         if name in self.plan.sources:
             return True
-        spec = self._said(name)
-        return type(spec) in _CHEAP and all(self._is_cheap(StreamId(one)) for one in spec.inputs)
+        spec = self._entry(name)
+        return type(spec) in _CHEAP and all(self._is_cheap(StreamId(input_)) for input_ in spec.inputs)
 
     def _source(self, name: StreamId) -> TruthStream:
         if name not in self.plan.query.outputs and (read := self._merged(name, [name])) is not None:
-            return self._kept(name, read)
+            return self._stored(name, read)
         log = source_log(self._spark, self._run, name, None if self.part is None else self.part.read[name])
         frame = log.select(
             F.lit(0).alias(PARTITION),
@@ -174,14 +173,14 @@ class TruthNetwork:
             *[quoted(n) for n in self.plan.query.schema_of(name).names],
         )
         limits = (self._ids[name],) if name in self._ids else None
-        return self._kept(name, self._in_part(name, TruthStream(frame, 1, limits=limits)))
+        return self._stored(name, self._in_part(name, TruthStream(frame, 1, limits=limits)))
 
     def _in_part(self, name: StreamId, stream: TruthStream) -> TruthStream:
-        """What is right of a stream that was made of a part of its input."""
+        """Selects the right part of a stream that was computed from a part of its input."""
         return stream if self.part is None else stream.since(self.part.begin(name))
 
-    def _kept(self, name: StreamId, stream: TruthStream) -> TruthStream:
-        """A stream with several readers, kept on disk so that it is computed once; freed with the proof."""
+    def _stored(self, name: StreamId, stream: TruthStream) -> TruthStream:
+        """Stores a stream with several readers on disk, so that it is computed once; freed with the proof."""
         if self._readers[name] < 2:
             return stream
         return stream.of(on_disk(stream.frame))
@@ -191,27 +190,27 @@ class TruthNetwork:
         streams: dict[str, TruthStream] = {}
         entering = {str(i.stream): i for i in unit.inputs}
         for name in (operator.name for operator in unit.operators):
-            spec = self._said(name)
+            spec = self._entry(name)
             if isinstance(spec, RejectedEntry):
                 continue
             if isinstance(spec, MergeEntry) and unit.partitions == 1:
-                union = self._merged(name, [StreamId(one) for one in spec.inputs])
+                union = self._merged(name, [StreamId(input_) for input_ in spec.inputs])
                 if union is not None:
                     streams[name] = union.before(end)
                     continue
-            for one in entering.keys() & set(spec.inputs) - streams.keys():
-                streams[one] = self._entering(unit, entering[one]).before(end)
-            ports = [streams[one] for one in spec.inputs]
+            for input_ in entering.keys() & set(spec.inputs) - streams.keys():
+                streams[input_] = self._entering(unit, entering[input_]).before(end)
+            ports = [streams[input_] for input_ in spec.inputs]
             if self.part is not None and isinstance(spec, AggregateEntry) and spec.window.count:
                 ports = [self._with_open(name, spec, ports[0], end)]
             operator = next(o for o in self.plan.query.operators if o.name == name)
             made = _COMPUTED[type(spec)](spec, Asked(ports, name in self._read, operator, end)).before(end)
             made = self._in_part(name, made)
-            streams[name] = made if type(spec) in _CHEAP else self._kept(name, made)
+            streams[name] = made if type(spec) in _CHEAP else self._stored(name, made)
         self._made |= {name: streams[name] for name in unit.outputs if name in streams}
 
     def _merged(self, name: StreamId, sources: Sequence[StreamId]) -> TruthStream | None:
-        """A stream that is the union of these, read in its order where a large output asks for that; else None."""
+        """Returns the union of sources, read in its order where that pays for a large output; else None."""
         if (
             self._segments is None
             or self._run.origin
@@ -219,12 +218,12 @@ class TruthNetwork:
             or not any(name in self._above(output) for output in self.plan.query.outputs if self._in_order(output))
         ):
             return None
-        tables = tuple(source_table(self._run, one) for one in sources)
+        tables = tuple(source_table(self._run, source) for source in sources)
         names = tables[0].schema.names
-        types = [{a.name: a.type for a in one.schema} for one in tables]
-        if len(tables) > _LOGS or any(one != types[0] for one in types):
+        types = [{a.name: a.type for a in source.schema} for source in tables]
+        if len(tables) > _LOGS or any(source != types[0] for source in types):
             return None
-        segments = tuple(tuple(self._segments(one)) for one in sources)
+        segments = tuple(tuple(self._segments(source)) for source in sources)
         cut = edges(segments)
         if depth(segments, cut) > _DEPTH * len(tables):
             return None
@@ -237,50 +236,50 @@ class TruthNetwork:
             *ordered([F.col("_source"), F.col("_id")]),
             *[quoted(name) for name in names],
         )
-        ids = max((self._ids[one] for one in sources), default=1) if self._ids else None
+        ids = max((self._ids[source] for source in sources), default=1) if self._ids else None
         return TruthStream(frame, 2, in_order=True, limits=None if ids is None else (len(tables), ids))
 
     def _in_order(self, output: StreamId) -> bool:
-        """Is it worth to read sources in the order of an output?"""
+        """Does it pay to read sources in the order of an output?"""
         return self.plan.partitions_of(output) == 1 and bool(self.edges(output))
 
     def _above(self, output: StreamId) -> set[StreamId]:
-        """The streams that an output comes from, and itself."""
-        found, next_ = {output}, [output]
+        """Returns the streams that an output comes from, and itself."""
+        streams, next_ = {output}, [output]
         while next_:
-            inputs = [] if (name := next_.pop()) in self.plan.sources else self._said(name).inputs
-            new = {StreamId(one) for one in inputs} - found
-            found |= new
+            inputs = [] if (name := next_.pop()) in self.plan.sources else self._entry(name).inputs
+            new = {StreamId(one) for one in inputs} - streams
+            streams |= new
             next_ += new
-        return found
+        return streams
 
     def _with_open(self, name: StreamId, spec: AggregateEntry, stream: TruthStream, end: int) -> TruthStream:
-        """The input of windows of so many tuples, with the rows of those that were open before the range."""
+        """Returns the input of count windows, with the rows of windows that were open before the range."""
         assert self.part is not None
         stream = stream.since(self.part.begin(name))
         if name in self.part.kept:
-            kept = self.part.kept[name].select(*stream.frame.columns)
-            stream = TruthStream(on_disk(kept.unionByName(stream.frame)), stream.width)
+            earlier = self.part.kept[name].select(*stream.frame.columns)
+            stream = TruthStream(on_disk(earlier.unionByName(stream.frame)), stream.width)
         self.open[name] = open_rows(spec, stream.before(end - self.part.lookback_us[name]))
         return stream
 
-    def _said(self, name: StreamId) -> OperatorEntry:
+    def _entry(self, name: StreamId) -> OperatorEntry:
         if name not in self.reading.operators:
             raise SpeError(f"operator {name!r} was run, and the configuration has no such operator")
         return self.reading.operators[name]
 
-    def _entering(self, unit: Unit, one: InputStream) -> TruthStream:
-        """An input as the unit's partitions get it: their share by hash, ties settled by upstream partition (U2)."""
-        stream = self.stream(one.stream)
+    def _entering(self, unit: Unit, input_: InputStream) -> TruthStream:
+        """Returns an input of the unit's partitions: their share by hash, ties settled by upstream partition (U2)."""
+        stream = self.stream(input_.stream)
         frame, order, limits = stream.frame, columns(stream.order), stream.limits
-        if one.producers > 1:
+        if input_.producers > 1:
             order = [F.col(PARTITION), *order]
-            limits = None if limits is None else (one.producers, *limits)
+            limits = None if limits is None else (input_.producers, *limits)
         number = F.lit(0)
-        if one.key is not None and unit.partitions > 1:
-            number = partition_number(one.key, stream, unit.partitions)
+        if input_.key is not None and unit.partitions > 1:
+            number = partition_number(input_.key, stream, unit.partitions)
         frame = frame.select(number.alias(PARTITION), TIME, *ordered(order), *stream.attributes)
-        in_order = stream.in_order and unit.partitions == one.producers == 1
+        in_order = stream.in_order and unit.partitions == input_.producers == 1
         return TruthStream(frame, len(order), in_order, limits)
 
 
@@ -299,13 +298,13 @@ def _check_java(spark: SparkSession, reading: Reading) -> None:
 
 
 def _union(ports: list[TruthStream]) -> TruthStream:
-    """Ties by port, then as they were."""
+    """Merges inputs; ties are ordered by port, then as they were."""
     width = 1 + max(port.width for port in ports)
     frame = None
     for at, port in enumerate(ports):
         order = ordered(padded([F.lit(at), *columns(port.order)], width))
-        one = port.frame.select(PARTITION, TIME, *order, *port.attributes)
-        frame = one if frame is None else frame.unionByName(one)
+        selected = port.frame.select(PARTITION, TIME, *order, *port.attributes)
+        frame = selected if frame is None else frame.unionByName(selected)
     assert frame is not None
     limits: tuple[int, ...] | None = None
     if all(port.limits is not None for port in ports):
@@ -315,7 +314,7 @@ def _union(ports: list[TruthStream]) -> TruthStream:
 
 
 class Asked(NamedTuple):
-    """What an operator is computed from, besides what the file says of it.
+    """The inputs of an operator, besides its entry in the file.
 
     Attributes:
       exact: other operators read it.
@@ -336,13 +335,13 @@ def _filter(spec: FilterEntry, asked: Asked) -> TruthStream:
 
 def _map(spec: MapEntry, asked: Asked) -> TruthStream:
     first = asked.ports[0]
-    kept = first.attributes if spec.keep else []
+    attributes = first.attributes if spec.keep else []
     made = values(first.frame, spec.columns)
-    return first.of(first.frame.select(PARTITION, *first.position, *kept, *made))
+    return first.of(first.frame.select(PARTITION, *first.position, *attributes, *made))
 
 
 def _limited(made: Callable[[Any, Asked], TruthStream]) -> Callable[[Any, Asked], TruthStream]:
-    """With ``on_error: skip`` there are no large rows in the result."""
+    """Drops large rows from the result under ``on_error: skip``."""
 
     def computed(spec: Any, asked: Asked) -> TruthStream:
         stream = made(spec, asked)
@@ -351,7 +350,7 @@ def _limited(made: Callable[[Any, Asked], TruthStream]) -> Callable[[Any, Asked]
     return computed
 
 
-#: How Spark computes each operator: by functions of its own, on purpose.
+#: Computes each operator by Spark's own functions, independently of the engine.
 _COMPUTED: Final[Mapping[type, Callable[[Any, Asked], TruthStream]]] = {
     FilterEntry: _filter,
     MapEntry: _limited(_map),

@@ -1,11 +1,11 @@
 """A stream as a frame: its attributes, its partition, and the columns that hold the engine's order.
 
-The engine's stable order is (time, then what settles ties), and what settles ties follows from the input alone
-(docs/reference/operators.md).  So no stream has to be numbered on the way: each operator says of which columns its
-order is made, and only the output is sorted.  Names that begin with ``__`` are ours; an attribute cannot have them.
+The engine's stable order is (time, tie-breakers), and the tie-breakers follow from the input alone
+(docs/reference/operators.md).  So no intermediate stream has to be numbered: each operator names the columns of its
+order, and only the output is sorted.  Names that begin with ``__`` are ours; an attribute cannot have them.
 
-Types are Spark's own: what an expression gives is what Spark says it gives, and nothing is cast to what the engine
-derived.  Only INT becomes BIGINT, for our integers have 64 bits.
+Types are Spark's own: an expression has the type that Spark gives it, and nothing is cast to the engine's types.  Only
+INT becomes BIGINT, for our integers have 64 bits.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class TruthStream:
 
     Attributes:
       frame: columns PARTITION int, TIME long, ``__order0``, ``__order1`` … long, and the attributes.
-      width: how many order columns there are.  (TIME, order columns) is a total order of a partition.
-      in_order: rows come in it from each task, and task after task; there is one partition.
-      limits: the order columns, which are not negative, are smaller than these; None: it is not known.
+      width: number of order columns.  (TIME, order columns) is a total order of a partition.
+      in_order: rows come in this order from each task, and task after task; there is one partition.
+      limits: upper bounds, exclusive, of the order columns, which are not negative; None: they are not known.
     """
 
     frame: DataFrame
@@ -46,7 +46,7 @@ class TruthStream:
     limits: tuple[int, ...] | None = None
 
     def of(self, frame: DataFrame) -> TruthStream:
-        """A stream of the same order: some of the rows, or other attributes."""
+        """Returns a stream of the same order: some of the rows, or other attributes."""
         return replace(self, frame=frame)
 
     @property
@@ -61,12 +61,12 @@ class TruthStream:
 
     @property
     def order(self) -> list[str]:
-        """The columns that order tuples of one time."""
+        """Columns that order tuples of equal time."""
         return order_names(self.width)
 
     @property
     def position(self) -> list[str]:
-        """TIME and the order columns: the place of a tuple among those of its partition."""
+        """TIME and the order columns: the place of a tuple in its partition."""
         return [TIME, *self.order]
 
     @property
@@ -75,26 +75,26 @@ class TruthStream:
         return [quoted(name) for name in self.names]
 
     def since(self, begin: int) -> TruthStream:
-        """What is not before ``begin``."""
+        """Returns the tuples from ``begin`` on."""
         return self.of(self.frame.where(F.col(TIME) >= begin))
 
     def before(self, end: int) -> TruthStream:
-        """What is released by the boundary ``end``."""
+        """Returns the tuples that the boundary ``end`` releases."""
         if end >= END_OF_TIME:
             return self
         return self.of(self.frame.where(F.col(TIME) < end))
 
 
 class Places:
-    """The place of a tuple as one value that compares as it does, within a span of time.
+    """Encodes the place of a tuple within a span of time as one value that compares as the place does.
 
-    It is a BIGINT where that has room for it: for the least struct of a group Spark would sort all rows.
+    It is a BIGINT if the place fits: for the least struct of a group Spark would sort all rows.
     """
 
     def __init__(self, stream: TruthStream, since: Column, span_us: int | None) -> None:
         """
         Args:
-          since: the beginning of the span that a row is in.
+          since: beginning of the span that a row is in.
           span_us: its length; None: tuples may have any times.
         """
         self._stream = stream
@@ -113,14 +113,14 @@ class Places:
         return value
 
     def struct(self, value: Column) -> Column:
-        """A value as a struct of the columns."""
+        """Decodes a value into a struct of the columns."""
         if self._limits is None:
             return value
-        found: list[Column] = []
+        parts: list[Column] = []
         for name, limit in [*zip(self._stream.order, self._limits, strict=True)][::-1]:
-            found.append(F.pmod(value, _long(limit)).alias(name))
+            parts.append(F.pmod(value, _long(limit)).alias(name))
             value = F.call_function("div", value, _long(limit))
-        return F.struct((value + self._since).alias(TIME), *found[::-1])
+        return F.struct((value + self._since).alias(TIME), *parts[::-1])
 
 
 def _long(number: int) -> Column:
@@ -132,7 +132,7 @@ def order_names(width: int) -> list[str]:
 
 
 def ordered(columns: Sequence[Column]) -> list[Column]:
-    """Order columns with their names."""
+    """Names order columns."""
     return [column.cast("long").alias(name) for column, name in zip(columns, order_names(len(columns)))]
 
 
@@ -145,7 +145,7 @@ def columns(names: Sequence[str]) -> list[Column]:
 
 
 def position_struct(names: Sequence[str]) -> Column:
-    """The place of a tuple as one value that compares as it does."""
+    """Returns the place of a tuple as one value that compares as the place does."""
     return F.struct(*columns(names))
 
 
@@ -154,7 +154,7 @@ def quoted(name: str) -> str:
 
 
 def expression(frame: DataFrame, text: str) -> Column:
-    """An expression of the query over the attributes of a frame, as Spark evaluates it."""
+    """Returns an expression of the query over the attributes of a frame, as Spark evaluates it."""
 
     def type_of(operand: str) -> str:
         return frame.select(F.expr(operand)).schema[0].dataType.simpleString()
@@ -163,7 +163,7 @@ def expression(frame: DataFrame, text: str) -> Column:
 
 
 def attributes(frame: DataFrame, made: Mapping[str, Column]) -> list[Column]:
-    """Columns over a frame as attributes, each with its name and the type that Spark gives it.
+    """Returns columns over a frame as attributes, each with its name and the type that Spark gives it.
 
     INT becomes BIGINT, and −0.0 becomes 0.0 (rule U12).
     """
@@ -175,7 +175,7 @@ def attributes(frame: DataFrame, made: Mapping[str, Column]) -> list[Column]:
 
 
 def values(frame: DataFrame, texts: Mapping[str, str]) -> list[Column]:
-    """Expressions of the query over a frame as attributes, by name."""
+    """Returns expressions of the query over a frame as attributes, by name."""
     return attributes(frame, {name: expression(frame, text) for name, text in texts.items()})
 
 
@@ -186,7 +186,7 @@ def _attribute(column: Column, type_: T.DataType) -> Column:
 
 
 def without_large_rows(stream: TruthStream) -> TruthStream:
-    """Without rows that have more text than a row may have, each text counted once (rules B9, U15)."""
+    """Drops rows with more text than a row may have, each text counted once (rules B9, U15)."""
     texts = [F.coalesce(F.col(quoted(n)), F.lit("")) for n, t in stream.types.items() if isinstance(t, T.StringType)]
     if not texts:
         return stream
@@ -196,5 +196,5 @@ def without_large_rows(stream: TruthStream) -> TruthStream:
 
 
 def timestamp(column: Column) -> Column:
-    """Microseconds as a timestamp."""
+    """Converts microseconds to a timestamp."""
     return F.timestamp_micros(column)

@@ -29,7 +29,7 @@ _GROUP: Final = "__group"
 
 
 def topk(spec: TopKEntry, stream: TruthStream) -> TruthStream:
-    """Groups come in the order of the first of their tuples that are taken, then by rank, then by arrival."""
+    """Returns the top rows: groups by their first selected tuple, then by rank, then by arrival."""
     keys = [f"__key{i}" for i in range(len(spec.order_by))]
     texts = [text for text, _ in spec.order_by]
     frame = stream.frame.select("*", *values(stream.frame, dict(zip(keys, texts))))

@@ -1,6 +1,6 @@
-"""What users wrote in Python runs as it is, through Arrow: operators on the serialised stream, aggregates on arrays.
+"""Runs users' Python code through Arrow: operators on the serialised stream, aggregates on arrays.
 
-This is the only place where the truth runs code that the engine runs too: there is no other definition of it.
+Only here does the truth run code that the engine runs too: there is no other definition of it.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _arrow_udf: Any = arrow_functions.arrow_udf
 
 
 def custom(operator: OperatorOfQuery, ports: list[TruthStream], end: int) -> TruthStream:
-    """A user's operator: one task per partition, its rows in order, slice by slice.
+    """Runs a user's operator: one task per partition, its rows in order, slice by slice.
 
-    Its schema is what it says itself of inputs as Spark has them.
+    Its schema is its own answer to inputs with Spark's types.
 
     Args:
-      operator: whose class and arguments count.
+      operator: its class and arguments are used.
       end: the boundary up to which the unit runs.
     """
     width = 1 + max(port.width for port in ports)
@@ -50,8 +50,8 @@ def custom(operator: OperatorOfQuery, ports: list[TruthStream], end: int) -> Tru
     for at, port in enumerate(ports):
         own = [F.struct(*port.attributes).alias(f"__port{at}")]
         others = [
-            F.lit(None).cast(T.StructType(spark_fields(one))).alias(f"__port{i}")
-            for i, one in enumerate(schemas)
+            F.lit(None).cast(T.StructType(spark_fields(schema_of_port))).alias(f"__port{i}")
+            for i, schema_of_port in enumerate(schemas)
             if i != at
         ]
         tagged = port.frame.select(
@@ -62,10 +62,10 @@ def custom(operator: OperatorOfQuery, ports: list[TruthStream], end: int) -> Tru
         )
         frame = tagged if frame is None else frame.unionByName(tagged)
     assert frame is not None
-    given = frame.repartition(PARTITION).sortWithinPartitions(PARTITION, TIME, *order_names(width))
+    sorted_ = frame.repartition(PARTITION).sortWithinPartitions(PARTITION, TIME, *order_names(width))
     fields = [T.StructField(PARTITION, T.IntegerType()), T.StructField(TIME, T.LongType())]
     fields += [T.StructField(name, T.LongType()) for name in order_names(1)]
-    made = given.mapInArrow(
+    made = sorted_.mapInArrow(
         _steps(operator, schemas, end),
         T.StructType([*fields, *spark_fields(operator.schema)]),
     )
@@ -92,14 +92,14 @@ def _steps(
 
 
 def _by_partition(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The batch in pieces of one partition each."""
+    """Splits the batch into pieces of one partition each."""
     numbers = np.asarray(batch.column(PARTITION))
     cuts = [0, *((numbers[1:] != numbers[:-1]).nonzero()[0] + 1).tolist(), len(numbers)]
     return (batch.slice(a, b - a) for a, b in pairwise(cuts) if b > a)
 
 
 class _Host:
-    """One partition of the operator.  A slice ends where a new time begins, so the last time is held back."""
+    """Runs one partition of the operator.  A slice ends where a new time begins, so the last time is held back."""
 
     def __init__(self, partition: int, operator: Operator, schemas: list[Schema], schema: Schema) -> None:
         self.partition = partition
@@ -146,7 +146,7 @@ class _Host:
         yield pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
 
     def _rows(self, table: pa.Table | None, port: int) -> Rows | None:
-        """What a port gets.  The rows of all ports are sorted by time, so those of one are, too."""
+        """Returns the rows of a port.  Rows of all ports are sorted by time, so those of one are, too."""
         if table is None:
             return None
         own = table.filter(pc.equal(table.column(order_names(1)[0]), port))
@@ -158,20 +158,20 @@ class _Host:
 
 
 def user_aggregate(path: str, argument: T.DataType, entries: Column, *, skip: bool) -> Column:
-    """A user's aggregate of sorted (pane, …, x) entries: one array per group.
+    """Computes a user's aggregate of sorted (pane, …, x) entries: one array per group.
 
     With ``skip`` it is a struct of ``value`` and ``failed``: there is no result, and no row (rule U15).
     """
-    returns, given = AttributeType(load_class(path, "function").returns), schema_of({"x": argument})["x"].type
+    returns, argument_type = AttributeType(load_class(path, "function").returns), schema_of({"x": argument})["x"].type
 
     def evaluate(groups: pa.Array) -> pa.Array:
         aggregator = load_class(path, "function")()
         made = arrow_fields(Schema.of(x=returns))[0].type
         if not skip:
-            return pa.array([_result(aggregator, group, given) for group in groups], made)
-        results = [_result_or_failed(aggregator, group, given, returns) for group in groups]
-        failed = [isinstance(one, Failed) for one in results]
-        values = pa.array([None if bad else one for one, bad in zip(results, failed)], made)
+            return pa.array([_result(aggregator, group, argument_type) for group in groups], made)
+        results = [_result_or_failed(aggregator, group, argument_type, returns) for group in groups]
+        failed = [isinstance(result, Failed) for result in results]
+        values = pa.array([None if bad else result for result, bad in zip(results, failed)], made)
         return pa.StructArray.from_arrays([values, pa.array(failed)], ["value", "failed"])
 
     evaluate.__annotations__ = {"groups": pa.Array, "return": pa.Array}
@@ -184,7 +184,7 @@ def user_aggregate(path: str, argument: T.DataType, entries: Column, *, skip: bo
 
 
 def _result(aggregator: Any, group: pa.Scalar, argument: AttributeType) -> Any:
-    """Pane by pane, put together from the oldest on, as windows are."""
+    """Merges the panes from the oldest on, as windows do."""
     state = aggregator.create()
     for values in _panes(group, argument):
         state = aggregator.merge(state, aggregator.add(aggregator.create(), values))
@@ -192,7 +192,7 @@ def _result(aggregator: Any, group: pa.Scalar, argument: AttributeType) -> Any:
 
 
 def _result_or_failed(aggregator: Any, group: pa.Scalar, argument: AttributeType, returns: AttributeType) -> Any:
-    """The same by the rules of ``on_error: skip``, which are those of the engine as the code is the user's."""
+    """Does the same by the rules of ``on_error: skip``, with the engine's code since the function is the user's."""
     state = aggregator.create()
     for values in _panes(group, argument):
         part, _ = added(aggregator, aggregator.create(), values)
@@ -201,7 +201,7 @@ def _result_or_failed(aggregator: Any, group: pa.Scalar, argument: AttributeType
 
 
 def _panes(group: pa.Scalar, argument: AttributeType) -> Iterator[np.ndarray[Any, Any]]:
-    """The values of each pane, from the oldest on."""
+    """Yields the values of each pane, from the oldest on."""
     entries = group.values
     if entries is not None and len(entries):
         panes, values = entries.flatten()
@@ -216,7 +216,7 @@ def _panes(group: pa.Scalar, argument: AttributeType) -> Iterator[np.ndarray[Any
 
 
 def partition_number(keys: Sequence[str], stream: TruthStream, count: int) -> Column:
-    """The partition of each row by the engine's hash of its key attributes: placement, not evaluation."""
+    """Returns the partition of each row by the engine's hash of its key attributes: placement, not evaluation."""
     types = stream.types
     wanted = schema_of({name: types[name] for name in keys})
 

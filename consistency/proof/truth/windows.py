@@ -1,4 +1,4 @@
-"""Which windows a tuple counts in, as Spark computes it (docs/reference/operators.md, rule U7)."""
+"""Finds the windows in which a tuple counts, as Spark computes them (docs/reference/operators.md, rule U7)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spe.stream.times import END_OF_TIME
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-#: First and last window of a tuple, and one window where each has a row of its own.
+#: First and last window of a tuple; and the window, if each has its own row.
 FIRST: Final = "__first"
 LAST: Final = "__last"
 WINDOW: Final = "__window"
@@ -22,7 +22,7 @@ _LAST_TIME: Final = END_OF_TIME - 1
 
 
 def member_time(on: str | None) -> Column:
-    """The time that decides membership, microseconds; null where the attribute is."""
+    """Returns the time that decides membership, microseconds; null where the attribute is null."""
     if on is None:
         return F.col(TIME)
     micros = F.unix_micros(F.col(quoted(on)))
@@ -30,13 +30,13 @@ def member_time(on: str | None) -> Column:
 
 
 def floor_div(column: Column, divisor: int) -> Column:
-    """⌊column / divisor⌋ of longs."""
+    """Returns ⌊column / divisor⌋ of longs."""
     by = F.lit(divisor).cast("long")
     return F.call_function("div", column - F.pmod(column, by), by)
 
 
 def with_windows(frame: DataFrame, window: WindowEntry, on: str | None) -> DataFrame:
-    """Adds FIRST and LAST, the windows in which a tuple counts; without those that count in none.
+    """Adds FIRST and LAST, the windows in which a tuple counts; drops tuples that count in none.
 
     A window counts a tuple whose member time is in it and whose tuple time is before its end.
     """
@@ -53,12 +53,12 @@ def with_windows(frame: DataFrame, window: WindowEntry, on: str | None) -> DataF
 
 
 def per_window(frame: DataFrame, window: WindowEntry) -> DataFrame:
-    """A row per window of each row that has FIRST and LAST: adds WINDOW, drops these two."""
+    """Expands each row with FIRST and LAST to a row per window: adds WINDOW, drops these two."""
     if window.size_us <= window.slide_us:
-        found = frame.withColumn(WINDOW, F.col(FIRST))
+        rows = frame.withColumn(WINDOW, F.col(FIRST))
     else:
-        found = frame.withColumn(WINDOW, F.explode(F.sequence(F.col(FIRST), F.col(LAST))))
-    return found.drop(FIRST, LAST)
+        rows = frame.withColumn(WINDOW, F.explode(F.sequence(F.col(FIRST), F.col(LAST))))
+    return rows.drop(FIRST, LAST)
 
 
 def start_of(window: WindowEntry) -> Column:
@@ -66,5 +66,5 @@ def start_of(window: WindowEntry) -> Column:
 
 
 def end_of(window: WindowEntry) -> Column:
-    """The end of a window, exclusive; END_OF_TIME at the latest."""
+    """Returns the end of a window, exclusive; END_OF_TIME at the latest."""
     return F.least(start_of(window) + window.size_us, F.lit(END_OF_TIME))

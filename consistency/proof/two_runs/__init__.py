@@ -1,1 +1,1 @@
-"""Two runs side by side, or a run beside a table of the user's: are their results the same?"""
+"""Compares the results of two runs, or of a run and a user's table."""

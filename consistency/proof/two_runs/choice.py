@@ -1,4 +1,4 @@
-"""Which outputs, clients, keys and columns are compared.  Pure; what cannot be compared is refused with the choices."""
+"""Chooses the outputs, clients, keys and columns to compare.  Pure; errors name the possible choices."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from spe.query.windows import WINDOW_END
 from spe.stream.names import StreamId
 from spe.stream.schema import AttributeType, Schema
 
-#: By the end of a file's name.
+#: Formats by the end of a file's name.
 _FORMATS: Final[Mapping[str, str]] = {
     ".parquet": "parquet", ".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl", ".ndjson": "jsonl",
 }  # fmt: skip
 FORMATS: Final = ("parquet", "csv", "jsonl")
-#: Columns that a sink adds to the attributes; the first two only where it writes corrections.
+#: Columns that a sink adds to the attributes; the first two only if it writes corrections.
 SINKS_OWN: Final = ("_kind", "_tentative", "_partition", "_id", "_time")
 #: The column that a sink writes the tuple time into.
 TIME_OF_SINK: Final = "_time"
 
 
 def chosen_outputs(plan: Plan, wanted: Wanted, other: Plan | None) -> list[StreamId]:
-    """The outputs that are compared.
+    """Returns the outputs to compare.
 
     Args:
-      other: of the other run; None: it is a table.
+      other: plan of the other run; None: the other side is a table.
 
     Raises:
       SpeError: an output is unknown, missing on the other side, or has another schema there; or options of a table
-        are given beside a run.
+        are given although the other side is a run.
     """
     known = [str(o) for o in plan.query.outputs]
     for name in wanted.outputs:
@@ -56,19 +56,19 @@ def chosen_outputs(plan: Plan, wanted: Wanted, other: Plan | None) -> list[Strea
 
 
 def _check_no_table(wanted: Wanted) -> None:
-    """Raises SpeError where something is said of a table, and the other side is a run."""
-    given = {
+    """Raises SpeError where options of a table are given, and the other side is a run."""
+    options = {
         "--columns": wanted.columns,
         "--time": wanted.time,
         "--format": wanted.format,
         "--delimiter": wanted.delimiter != Wanted.delimiter,
     }
-    if found := [option for option, value in given.items() if value]:
-        raise SpeError(f"{found[0]} is for tables; the other side is a run")
+    if used := [option for option, value in options.items() if value]:
+        raise SpeError(f"{used[0]} is for tables; the other side is a run")
 
 
 def check_same(output: str, ours: Schema, theirs: Schema, wanted: Wanted) -> None:
-    """Raises SpeError where the outputs of two runs have other attributes, apart from those that are ignored."""
+    """Raises SpeError where the outputs of two runs have other attributes, apart from ignored ones."""
     mine = {a.name: str(a.type) for a in ours if a.name not in wanted.ignored}
     other = {a.name: str(a.type) for a in theirs if a.name not in wanted.ignored}
     for name, type_ in mine.items():
@@ -84,11 +84,11 @@ def check_same(output: str, ours: Schema, theirs: Schema, wanted: Wanted) -> Non
 
 
 def chosen_client(directory: Directory, output: StreamId, wanted: str, preferred: str = "") -> str:
-    """The client whose recording of an output is compared.  Raises SpeError, which names the choices.
+    """Returns the client whose recording of an output is compared.  Raises SpeError, which names the choices.
 
     Args:
-      wanted: by the user; "": nobody in particular.
-      preferred: is taken if it reads the output, and nobody is wanted.
+      wanted: the user's choice; "": none.
+      preferred: used if it reads the output, and the user chose none.
     """
     readers = [name for name, client in directory.clients.items() if output in client.reads]
     if wanted:
@@ -99,15 +99,15 @@ def chosen_client(directory: Directory, output: StreamId, wanted: str, preferred
     if preferred in readers:
         return preferred
     if len(readers) != 1:
-        said = f"several clients read {output!r}; say whose rows count with --client, {one_of(readers)}"
-        raise SpeError(said if readers else f"no client recorded {output!r}")
+        choices = f"several clients read {output!r}; say whose rows count with --client, {one_of(readers)}"
+        raise SpeError(choices if readers else f"no client recorded {output!r}")
     return readers[0]
 
 
 def chosen_key(plan: Plan, output: StreamId, wanted: Wanted) -> list[str]:
-    """What makes two rows the same result; by default all attributes but floats where the operator has no key.
+    """Returns the key of a result; by default all attributes but floats if the operator has no key.
 
-    Raises SpeError for what is no attribute that is compared.
+    Raises SpeError for a name that is not a compared attribute.
     """
     schema = plan.query.schema_of(output)
     for name in (*wanted.key, *wanted.ignored, *(a for a, _ in wanted.columns)):
@@ -117,32 +117,32 @@ def chosen_key(plan: Plan, output: StreamId, wanted: Wanted) -> list[str]:
     if wanted.key:
         return list(wanted.key)
     known = plan.query.traits_of(output).key
-    found = [name for name in schema.names if name in known and name not in wanted.ignored]
-    return found or [a.name for a in schema if a.type is not AttributeType.FLOAT64 and a.name not in wanted.ignored]
+    key = [name for name in schema.names if name in known and name not in wanted.ignored]
+    return key or [a.name for a in schema if a.type is not AttributeType.FLOAT64 and a.name not in wanted.ignored]
 
 
 def compared(schema: Schema, wanted: Wanted) -> Schema:
-    """The attributes that are compared.  Raises SpeError where none is left."""
-    found = tuple(a for a in schema if a.name not in wanted.ignored)
-    if not found:
+    """Returns the attributes to compare.  Raises SpeError where none is left."""
+    attributes = tuple(a for a in schema if a.name not in wanted.ignored)
+    if not attributes:
         raise SpeError("every attribute is ignored: there is nothing to compare")
-    return Schema(found)
+    return Schema(attributes)
 
 
 def window_of(schema: Schema) -> str:
-    """The attribute by which differences are counted; "" where there is none."""
+    """Returns the attribute by which differences are counted; "" where there is none."""
     return WINDOW_END if WINDOW_END in schema and schema[WINDOW_END].type is AttributeType.TIMESTAMP else ""
 
 
 def format_of(names: Sequence[str], where: str, given: str) -> str:
-    """The format of a table.
+    """Returns the format of a table.
 
     Args:
       names: of its files.
-      given: by the user; "": by the names.
+      given: the user's choice; "": by the names.
 
     Raises:
-      SpeError: it is not known, there is no file, or Spark would leave files out.
+      SpeError: it is unknown, there is no file, or Spark would leave files out.
     """
     if given and given not in FORMATS:
         raise SpeError(f"--format: expected {one_of(FORMATS)}, got {given!r}")
@@ -152,15 +152,15 @@ def format_of(names: Sequence[str], where: str, given: str) -> str:
     _check_folders(files, where)
     if given:
         return given
-    found = {_FORMATS.get(PurePosixPath(name).suffix) for name in files}
-    (one,) = found if len(found) == 1 else (None,)
-    if one is None:
+    formats = {_FORMATS.get(PurePosixPath(name).suffix) for name in files}
+    (format_,) = formats if len(formats) == 1 else (None,)
+    if format_ is None:
         raise SpeError(f"{where}: cannot see the format of {files[0]}; say it with --format, {one_of(FORMATS)}")
-    return one
+    return format_
 
 
 def _is_hidden(part: str) -> bool:
-    """Does Spark pass over files and folders of this name?"""
+    """Does Spark skip files and folders of this name?"""
     return part.startswith(".") or (part.startswith("_") and "=" not in part)
 
 
@@ -186,7 +186,7 @@ def _partition_columns(name: str, where: str) -> list[str]:
 
 
 def columns_of(there: Sequence[str], schema: Schema, wanted: Wanted, where: str) -> tuple[dict[str, str], list[str]]:
-    """Column of each attribute, and the columns that are compared with nothing.
+    """Returns the column of each attribute, and the columns that are not compared.
 
     Args:
       there: names of the table's columns.
@@ -212,7 +212,7 @@ def columns_of(there: Sequence[str], schema: Schema, wanted: Wanted, where: str)
 
 
 def time_column(there: Sequence[str], wanted: Wanted, where: str) -> str:
-    """The column with the tuple time; "" where there is none.  Raises SpeError where the one that is given is not."""
+    """Returns the column with the tuple time; "" if there is none.  Raises SpeError if the chosen one is missing."""
     if wanted.time and wanted.time not in there:
         raise SpeError(f"{where} has no column {wanted.time!r} (--time); it has: {', '.join(there)}")
     return wanted.time or (TIME_OF_SINK if TIME_OF_SINK in there else "")

@@ -1,4 +1,4 @@
-"""The verdict on two sides, and what is printed of them.  Pure."""
+"""The verdict on two sides, and its text.  Pure."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from consistency.proof.report.model import Verdict
 from consistency.proof.report.words import count, plural
 from consistency.proof.two_runs.model import ComparedOutput, DifferenceKind, RowDifference
 
-#: Windows, and rows of each kind, that the terminal shows.
+#: Maximum number of windows, and of rows of each kind, in the terminal.
 _WINDOWS: Final = 5
 _ROWS: Final = 3
 
 
 @dataclass(frozen=True)
 class Found:
-    """What a verdict depends on.
+    """Facts that the verdict depends on.
 
     Attributes:
-      unfinished: sides of which more may come.
+      unfinished: sides that may get more rows.
       until: tuple time before which rows were compared; "": all.
     """
 
@@ -33,56 +33,57 @@ class Found:
     until: str
 
 
-def decide_side_by_side(found: Found) -> tuple[Verdict, list[str]]:
-    """The verdict and its reasons; none for CONSISTENT."""
+def decide_side_by_side(facts: Found) -> tuple[Verdict, list[str]]:
+    """Returns the verdict and its reasons; none for CONSISTENT."""
     wrong = [
         f"{plural(n, 'row')} {kind}"
         for kind, n in (
-            (DifferenceKind.MISSING, found.missing),
-            (DifferenceKind.ADDED, found.added),
-            (DifferenceKind.DIFFERS, found.differs),
+            (DifferenceKind.MISSING, facts.missing),
+            (DifferenceKind.ADDED, facts.added),
+            (DifferenceKind.DIFFERS, facts.differs),
         )
         if n
     ]
     if wrong:
         return Verdict.INCONSISTENT, [text.replace("rows differs", "rows differ") for text in wrong]
-    if found.unfinished:
-        said = " and ".join(found.unfinished)
-        return Verdict.UNKNOWN, [f"compared until {found.until} only: {said} may have more to come"]
-    if not found.run_rows and not found.other_rows:
+    if facts.unfinished:
+        sides = " and ".join(facts.unfinished)
+        return Verdict.UNKNOWN, [f"compared until {facts.until} only: {sides} may have more to come"]
+    if not facts.run_rows and not facts.other_rows:
         return Verdict.UNKNOWN, ["neither side has a row: there is nothing to compare"]
     return Verdict.CONSISTENT, []
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    """INCONSISTENT if one is, else UNKNOWN if one is."""
+    """Returns INCONSISTENT if one verdict is, else UNKNOWN if one is."""
     each = set(verdicts)
     return next((v for v in (Verdict.INCONSISTENT, Verdict.UNKNOWN) if v in each), Verdict.CONSISTENT)
 
 
-def text(one: ComparedOutput) -> list[str]:
-    """What is printed."""
-    same = one.run_rows - one.added - one.differs
+def text(output: ComparedOutput) -> list[str]:
+    """Returns the lines of the terminal."""
+    same = output.run_rows - output.added - output.differs
     lines = [
-        f"{one.verdict}  {one.output}: {plural(same, 'row')} equal; {one.run} ({one.client}) has "
-        f"{count(one.run_rows)}, {one.other} {count(one.other_rows)}",
-        f"  compared by {', '.join(one.key)}; floats {one.floats}" + (f"; until {one.until}" if one.until else ""),
+        f"{output.verdict}  {output.output}: {plural(same, 'row')} equal; {output.run} ({output.client}) has "
+        f"{count(output.run_rows)}, {output.other} {count(output.other_rows)}",
+        f"  compared by {', '.join(output.key)}; floats {output.floats}"
+        + (f"; until {output.until}" if output.until else ""),
     ]
-    if one.apart:
-        lines.append(f"  not compared: {', '.join(one.apart)}")
-    lines += [f"  {reason}" for reason in one.reasons]
-    if one.columns:
-        lines.append("  differing: " + ", ".join(f"{name} in {plural(n, 'row')}" for name, n in one.columns.items()))
-    for w in one.windows[:_WINDOWS]:
+    if output.apart:
+        lines.append(f"  not compared: {', '.join(output.apart)}")
+    lines += [f"  {reason}" for reason in output.reasons]
+    if output.columns:
+        lines.append("  differing: " + ", ".join(f"{name} in {plural(n, 'row')}" for name, n in output.columns.items()))
+    for w in output.windows[:_WINDOWS]:
         parts = [f"{count(n)} {k}" for k, n in (("missing", w.missing), ("added", w.added), ("differ", w.differs)) if n]
-        lines.append(f"  {one.by} {w.window}: {', '.join(parts)}")
-    if len(one.windows) > _WINDOWS:
+        lines.append(f"  {output.by} {w.window}: {', '.join(parts)}")
+    if len(output.windows) > _WINDOWS:
         lines.append("  …")
     shown: dict[DifferenceKind, int] = {}
-    for row in one.rows:
+    for row in output.rows:
         shown[row.kind] = shown.get(row.kind, 0) + 1
         if shown[row.kind] <= _ROWS:
-            lines.append(f"    {_said(row, one.key)}")
+            lines.append(f"    {_said(row, output.key)}")
     return lines
 
 

@@ -1,4 +1,4 @@
-"""Compares one output of a run with what it is to be: figures, the first differences, the verdict."""
+"""Compares one output of a run with its expected rows: figures, the first differences, the verdict."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from spe.stream.times import END_OF_TIME
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
 
-#: Rows of each kind, and windows, that are listed.
+#: Maximum number of rows of each kind, and of windows, in the result.
 FIRST: Final = 10
 WINDOWS: Final = 20
 _WINDOW: Final = "__window"
-#: Compared like an attribute where both sides have it.
+#: Compared like an attribute if both sides have it.
 TUPLE_TIME: Final = "tuple time"
 
 
@@ -47,36 +47,36 @@ def compare_output(
     tolerance: float,
     keep: Callable[[DataFrame], None] | None = None,
 ) -> ComparedOutput:
-    """What differs between the two sides of one output: in its attributes, and in TUPLE_TIME where both sides have it.
+    """Compares the two sides of one output: their attributes, and TUPLE_TIME if both sides have it.
 
     Args:
-      schema: the attributes that are compared.
-      keep: gets all differences: ``kind, time_us, run, other``.
+      schema: the attributes to compare.
+      keep: receives all differences: ``kind, time_us, run, other``.
 
     Raises:
-      SpeError: the run has not ended, and the table does not say the times of its rows.
+      SpeError: the run has not ended, and the table does not have the times of its rows.
     """
     until_us = min(run.until_us, other.until_us)
-    ours, theirs = (_before(one, until_us) for one in (run, other))
+    ours, theirs = (_before(side, until_us) for side in (run, other))
     if both_timed := run.timed and other.timed:
         schema = Schema((*schema, Attribute(TUPLE_TIME, AttributeType.TIMESTAMP)))
-        ours, theirs = (one.withColumn(TUPLE_TIME, F.timestamp_micros(TIME)) for one in (ours, theirs))
+        ours, theirs = (side.withColumn(TUPLE_TIME, F.timestamp_micros(TIME)) for side in (ours, theirs))
     surplus = on_disk(left_over(ours, theirs, schema))
-    found = on_disk(differences(surplus, schema, key, tolerance))
-    counts = {DifferenceKind(r[KIND]): int(r["count"]) for r in found.groupBy(KIND).count().collect()}
+    unequal = on_disk(differences(surplus, schema, key, tolerance))
+    counts = {DifferenceKind(r[KIND]): int(r["count"]) for r in unequal.groupBy(KIND).count().collect()}
     by = window_of(schema)
     if keep is not None and counts:
-        keep(found.select(F.col(KIND).alias("kind"), F.col(TIME).alias("time_us"), F.col(RUN).alias("run"),
+        keep(unequal.select(F.col(KIND).alias("kind"), F.col(TIME).alias("time_us"), F.col(RUN).alias("run"),
                           F.col(OTHER).alias("other")))  # fmt: skip
     timed = by or ("the tuple time" if both_timed else "")
-    columns = found.agg(*in_columns(schema, tolerance)).first() if counts.get(DifferenceKind.DIFFERS) else None
+    columns = unequal.agg(*in_columns(schema, tolerance)).first() if counts.get(DifferenceKind.DIFFERS) else None
     figures = Found(
         run_rows=ours.count(),
         other_rows=theirs.count(),
         missing=counts.get(DifferenceKind.MISSING, 0),
         added=counts.get(DifferenceKind.ADDED, 0),
         differs=counts.get(DifferenceKind.DIFFERS, 0),
-        unfinished=[one.name for one in (run, other) if one.until_us < END_OF_TIME],
+        unfinished=[side.name for side in (run, other) if side.until_us < END_OF_TIME],
         until=moment(until_us) if until_us < END_OF_TIME else "",
     )
     verdict, reasons = decide_side_by_side(figures)
@@ -98,8 +98,8 @@ def compare_output(
         differs=figures.differs,
         columns={} if columns is None else {a.name: int(n) for a, n in zip(schema, columns) if n},
         by=timed,
-        windows=_windows(found, by) if counts and timed else [],
-        rows=_first(found, schema, by, key) if counts else [],
+        windows=_windows(unequal, by) if counts and timed else [],
+        rows=_first(unequal, schema, by, key) if counts else [],
     )
 
 
@@ -115,15 +115,15 @@ def _before(side: ComparedSide, until_us: int) -> DataFrame:
 
 
 def _window(by: str) -> Column:
-    """Of a difference: the attribute ``by`` in microseconds, or the tuple time."""
+    """Returns the window of a difference: the attribute ``by`` in microseconds, or the tuple time."""
     if not by:
         return F.col(TIME)
     return F.coalesce(*[F.unix_micros(F.col(f"{side}.{quoted(by)}")) for side in (OTHER, RUN)])
 
 
-def _windows(found: DataFrame, by: str) -> list[WindowDifferences]:
-    kinds = {one: F.count(F.when(F.col(KIND) == one.value, 1)) for one in DifferenceKind}
-    grouped = found.groupBy(_window(by).alias(_WINDOW)).agg(*[made.alias(one.value) for one, made in kinds.items()])
+def _windows(unequal: DataFrame, by: str) -> list[WindowDifferences]:
+    kinds = {kind: F.count(F.when(F.col(KIND) == kind.value, 1)) for kind in DifferenceKind}
+    grouped = unequal.groupBy(_window(by).alias(_WINDOW)).agg(*[made.alias(kind.value) for kind, made in kinds.items()])
     rows = grouped.orderBy(_WINDOW).limit(WINDOWS).collect()
     return [
         WindowDifferences(
@@ -136,16 +136,16 @@ def _windows(found: DataFrame, by: str) -> list[WindowDifferences]:
     ]
 
 
-def _first(found: DataFrame, schema: Schema, by: str, key: Sequence[str]) -> list[RowDifference]:
-    """The first rows of each kind, by window and key."""
+def _first(unequal: DataFrame, schema: Schema, by: str, key: Sequence[str]) -> list[RowDifference]:
+    """Returns the first rows of each kind, by window and key."""
     from pyspark.sql import Window
 
     keys = [F.coalesce(F.col(f"{OTHER}.{quoted(n)}"), F.col(f"{RUN}.{quoted(n)}")) for n in key]
     order = [_window(by), *keys, *(F.col(side) for side in (OTHER, RUN))]
     number = F.row_number().over(Window.partitionBy(KIND).orderBy(*order))
-    first = found.withColumn("__n", number).where(F.col("__n") <= FIRST)
+    first = unequal.withColumn("__n", number).where(F.col("__n") <= FIRST)
     first = first.withColumns({name: in_micros(first, name, schema) for name in (RUN, OTHER)})
-    places = {one.value: at for at, one in enumerate(DifferenceKind)}
+    places = {kind.value: at for at, kind in enumerate(DifferenceKind)}
     rows: list[Row] = sorted(first.collect(), key=lambda r: (places[r[KIND]], r["__n"]))
     return [
         RowDifference(kind=DifferenceKind(r[KIND]), run=plain_row(r[RUN], schema), other=plain_row(r[OTHER], schema))

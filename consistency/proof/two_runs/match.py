@@ -1,7 +1,7 @@
-"""Which rows of two sides are missing, added, or differ.
+"""Finds rows of two sides that are missing, added, or differ.
 
-Rows that are equal in all attributes meet first, each as often as both sides have it.  What is left meets by its key;
-where several rows have one key, the n-th of the one side meets the n-th of the other, in the order of their values.
+Rows that are equal in all attributes are paired first, each as often as both sides have it.  The rest is paired by key;
+if several rows have one key, the n-th of one side is paired with the n-th of the other, in the order of their values.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from spe.stream.schema import AttributeType, Schema
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-#: Names of the result: what is wrong, and the two rows.
+#: Columns of the result: kind of the difference, and the two rows.
 KIND: Final = "__kind"
 RUN: Final = "__run"
 OTHER: Final = "__other"
@@ -30,7 +30,7 @@ _MORE: Final = "__more"
 
 
 def left_over(run: DataFrame, other: DataFrame, schema: Schema) -> DataFrame:
-    """Rows that one side has more often: the attributes, TIME, and how many more the run (RUN) and the other has."""
+    """Returns rows that one side has more often: the attributes, TIME, and the surplus of each side (RUN, OTHER)."""
     names = [quoted(n) for n in schema.names]
     both = run.select(TIME, *names, F.lit(1).alias(RUN)).unionByName(other.select(TIME, *names, F.lit(-1).alias(RUN)))
     surplus = both.groupBy(*names).agg(F.sum(RUN).alias(_MORE), F.min(TIME).alias(TIME)).where(F.col(_MORE) != 0)
@@ -43,10 +43,10 @@ def left_over(run: DataFrame, other: DataFrame, schema: Schema) -> DataFrame:
 
 
 def differences(surplus: DataFrame, schema: Schema, key: Sequence[str], tolerance: float) -> DataFrame:
-    """A row for each difference: KIND, TIME, and the two rows as structs, of which one may be null.
+    """Returns a row for each difference: KIND, TIME, and the two rows as structs, one of which may be null.
 
     Args:
-      surplus: of :func:`left_over`.
+      surplus: result of :func:`left_over`.
     """
     ours = _by_key(surplus, RUN, schema, key)
     theirs = _by_key(surplus, OTHER, schema, key)
@@ -55,13 +55,13 @@ def differences(surplus: DataFrame, schema: Schema, key: Sequence[str], toleranc
     run, other = F.col(RUN), F.col(OTHER)
     kind = F.when(run.isNull(), DifferenceKind.MISSING.value).when(other.isNull(), DifferenceKind.ADDED.value)
     equal = run.isNotNull() & other.isNotNull() & all_alike(RUN, OTHER, schema, tolerance)
-    found = met.where(~equal).select(
+    unequal = met.where(~equal).select(
         kind.otherwise(DifferenceKind.DIFFERS.value).alias(KIND),
         F.coalesce(F.col(f"r.{TIME}"), F.col(f"o.{TIME}")).alias(TIME),
         RUN,
         OTHER,
     )
-    return found
+    return unequal
 
 
 def _keys(key: Sequence[str]) -> list[str]:
@@ -69,7 +69,7 @@ def _keys(key: Sequence[str]) -> list[str]:
 
 
 def _by_key(surplus: DataFrame, side: str, schema: Schema, key: Sequence[str]) -> DataFrame:
-    """The rows of one side, as a struct of its name, with their key, and numbered in it."""
+    """Returns the rows of one side, as a struct with its name, with their key, and numbered in it."""
     rows = surplus.where(F.col(side) > 0)
     rows = rows.withColumn("__copy", F.explode(F.sequence(F.lit(1), F.col(side))))
     rest = [a for a in schema if a.name not in key]
@@ -86,10 +86,15 @@ def _by_key(surplus: DataFrame, side: str, schema: Schema, key: Sequence[str]) -
 
 
 def in_columns(schema: Schema, tolerance: float) -> list[Column]:
-    """For each attribute, in how many rows that both sides have it differs."""
+    """Counts for each attribute the pairs of rows in which it differs."""
     both = F.col(KIND) == DifferenceKind.DIFFERS.value
-    found = []
-    for at, one in enumerate(schema):
-        same = alike(F.col(f"{RUN}.{quoted(one.name)}"), F.col(f"{OTHER}.{quoted(one.name)}"), one.type, tolerance)
-        found.append(F.count(F.when(both & ~same, 1)).alias(f"_{at}"))
-    return found
+    counts = []
+    for at, attribute in enumerate(schema):
+        same = alike(
+            F.col(f"{RUN}.{quoted(attribute.name)}"),
+            F.col(f"{OTHER}.{quoted(attribute.name)}"),
+            attribute.type,
+            tolerance,
+        )
+        counts.append(F.count(F.when(both & ~same, 1)).alias(f"_{at}"))
+    return counts

@@ -1,4 +1,4 @@
-"""What ``spe compare`` finds, as data: ``comparison.json``.  Pure.
+"""The result of ``spe compare`` as data: ``comparison.json``.  Pure.
 
 Every list has a bound that does not depend on the size of the run.
 """
@@ -13,12 +13,12 @@ from pydantic import BaseModel, ConfigDict
 from consistency.proof.report.model import Verdict
 from spe.descriptions import DescribedName
 
-#: Changes when a field means something else or is gone; new fields do not change it.
+#: Changes when a field changes its meaning or is removed; new fields do not change it.
 VERSION: Final = 1
 
 
 class DifferenceKind(DescribedName):
-    """How a row of the one side and those of the other differ."""
+    """Differences between rows of the two sides."""
 
     MISSING = "missing", "the other side has it, and the run has not"
     ADDED = "added", "the run has it, and the other side has not"
@@ -38,7 +38,7 @@ class RowDifference(_Data):
 
 
 class WindowDifferences(_Data):
-    """How many rows of one window, or of one time, differ."""
+    """Number of differences in one window, or at one time."""
 
     window: str
     missing: int
@@ -47,16 +47,16 @@ class WindowDifferences(_Data):
 
 
 class ComparedOutput(_Data):
-    """One output, beside what it is to be.
+    """One output, compared with its expected rows.
 
     Attributes:
-      client: whose stable rows were compared.
-      run, other: the two sides, as they were named.
+      client: its stable rows were compared.
+      run, other: the two sides, as the user named them.
       key: attributes that make two rows the same result.
-      apart: what was not compared: attributes, columns, the tuple time.
+      apart: not compared: attributes, columns, the tuple time.
       until: tuple time before which rows were compared; "" : all.
-      run_rows, other_rows: how many were compared.
-      columns: attributes in which rows with one key differ, and in how many.
+      run_rows, other_rows: number of rows compared.
+      columns: number of rows with one key, by the attribute in which they differ.
       by: what ``windows`` are: an attribute, or the tuple time; "": not known.
       windows: the first ones with a difference.
       rows: the first ones of each kind.
@@ -84,7 +84,7 @@ class ComparedOutput(_Data):
 
 
 class SideBySide(_Data):
-    """Everything that was found."""
+    """The whole result."""
 
     version: Literal[1] = VERSION
     verdict: Verdict
@@ -93,18 +93,18 @@ class SideBySide(_Data):
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is to be compared, and how.
+    """The user's choices for a comparison.
 
     Attributes:
       outputs: names; none: all that the run has.
-      client: whose recording counts; "": the only one there is.
+      client: its recording is compared; "": the only client.
       key: attributes; none: those of the output's operator.
       ignored: attributes that are not compared.
       columns: of a table, by attribute, where the names differ.
       time: column of a table that has the tuple time; "": ``_time``, if there is one.
       format: of a table; "": by the names of its files.
       delimiter: of CSV.
-      tolerance: by what share of the larger one floats may differ.
+      tolerance: share of the larger one by which floats may differ.
     """
 
     outputs: tuple[str, ...] = ()
@@ -119,5 +119,5 @@ class Wanted:
 
 
 def floats_text(tolerance: float) -> str:
-    """How floats were compared."""
+    """Describes how floats were compared."""
     return "exactly" if not tolerance else f"within {tolerance:g} of the larger one"

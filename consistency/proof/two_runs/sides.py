@@ -29,7 +29,7 @@ from spe.stream.times import BEFORE_TIME, END_OF_TIME
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-#: Types of a column from which each attribute can be read without loss, beside texts.
+#: Types of a column from which each attribute can be read without loss, besides texts.
 _READ: Final[Mapping[AttributeType, tuple[type[T.DataType], ...]]] = {
     AttributeType.INT64: (T.ByteType, T.ShortType, T.IntegerType, T.LongType),
     AttributeType.FLOAT64: (T.FloatType, T.DoubleType, T.ByteType, T.ShortType, T.IntegerType, T.DecimalType),
@@ -38,7 +38,7 @@ _READ: Final[Mapping[AttributeType, tuple[type[T.DataType], ...]]] = {
     AttributeType.TIMESTAMP: (T.TimestampType, T.TimestampNTZType),
 }
 
-#: What Spark says of a file that it cannot read, and of CSV.
+#: Texts of Spark about a file that it cannot read, and about CSV.
 _FILE: Final = re.compile(r"while reading file (?:file://)?(\S+?)\.\s")
 _BAD_ROW: Final = re.compile(r"Malformed records are detected in record parsing: (.{0,80})")
 _OTHER_HEADER: Final = "CSV header does not conform to the schema"
@@ -50,10 +50,10 @@ class ComparedSide:
 
     Attributes:
       name: as the user gave it.
-      frame: TIME (microseconds; null where it is not known) and the attributes that are compared.
-      until_us: the rows before this time are all there; END_OF_TIME: all are.
+      frame: TIME (microseconds; null where it is not known) and the attributes to compare.
+      until_us: all rows before this time are present; END_OF_TIME: all rows are.
       timed: TIME is known.
-      apart: columns that are compared with nothing.
+      apart: columns that are not compared.
     """
 
     name: str
@@ -64,18 +64,18 @@ class ComparedSide:
 
 
 def recorded(spark: SparkSession, run: Run, client: str, output: StreamId, wanted: Wanted) -> ComparedSide:
-    """What a client has for final.  It is kept on disk, for it is read several times."""
+    """Returns a client's final rows.  They are stored on disk, since they are read several times."""
     schema = compared(run.plan.query.schema_of(output), wanted)
-    kept = on_disk(
+    stored = on_disk(
         changes(spark, run, client, output).where(F.col("kind").isin(STABLE, STABLE_BOUNDARY))
         .select("partition", "kind", "time_us", "tuple")
     )  # fmt: skip
     ends = (
-        kept.where(F.col("kind") == STABLE_BOUNDARY).groupBy("partition").agg(F.max("time_us").alias("end")).collect()
+        stored.where(F.col("kind") == STABLE_BOUNDARY).groupBy("partition").agg(F.max("time_us").alias("end")).collect()
     )
     all_there = len(ends) == run.plan.partitions_of(output)
     until = min((int(row["end"]) for row in ends), default=BEFORE_TIME) if all_there else BEFORE_TIME
-    rows = kept.where(F.col("kind") == STABLE).select(
+    rows = stored.where(F.col("kind") == STABLE).select(
         F.col("time_us").alias(TIME),
         *[_plain(F.col(f"tuple.{quoted(a.name)}"), a).alias(a.name) for a in schema],
     )
@@ -83,10 +83,10 @@ def recorded(spark: SparkSession, run: Run, client: str, output: StreamId, wante
 
 
 def table(spark: SparkSession, uri: str, where: str, format_: str, schema: Schema, wanted: Wanted) -> ComparedSide:
-    """A table of the user's.
+    """Reads a user's table.
 
     Args:
-      where: how the user named it.
+      where: the user's name for it.
 
     Raises:
       SpeError: it has other columns, a type that an attribute cannot be read from, or texts that are no value of it.
@@ -106,31 +106,31 @@ def table(spark: SparkSession, uri: str, where: str, format_: str, schema: Schem
 
 
 def _plain(value: Column, attribute: Attribute) -> Column:
-    """−0.0 is 0.0, as in the engine (rule U12)."""
+    """Turns −0.0 into 0.0, as the engine does (rule U12)."""
     return value + F.lit(0.0) if attribute.type is AttributeType.FLOAT64 else value
 
 
 def _read(spark: SparkSession, uri: str, where: str, format_: str, wanted: Wanted) -> DataFrame:
-    """The table as it is: CSV and JSON as texts."""
+    """Reads the table as it is: CSV and JSON as texts."""
     if format_ == "parquet":
-        seen = spark.read.parquet(uri)
-        _check_columns(spark, seen.inputFiles())
-        return seen
+        frame = spark.read.parquet(uri)
+        _check_columns(spark, frame.inputFiles())
+        return frame
     if format_ == "csv":
         options = {"sep": wanted.delimiter, "header": True, "escape": '"', "multiLine": True, "mode": "FAILFAST",
                    "columnPruning": False}  # fmt: skip
-        seen = spark.read.options(**options).csv(uri)  # type: ignore[arg-type]
-        if len(seen.inputFiles()) > 1:  # of one file, columns without a name do no harm
-            seen = spark.read.options(**options, enforceSchema=False).csv(uri)  # type: ignore[arg-type]
-        return seen
-    seen = spark.read.options(primitivesAsString=True).json(uri)
-    if "_corrupt_record" in seen.columns:
+        frame = spark.read.options(**options).csv(uri)  # type: ignore[arg-type]
+        if len(frame.inputFiles()) > 1:  # in a single file, columns without a name do no harm
+            frame = spark.read.options(**options, enforceSchema=False).csv(uri)  # type: ignore[arg-type]
+        return frame
+    frame = spark.read.options(primitivesAsString=True).json(uri)
+    if "_corrupt_record" in frame.columns:
         raise SpeError(f"{where} has lines that are no JSON objects")
-    return seen
+    return frame
 
 
 def _check_columns(spark: SparkSession, files: Sequence[str]) -> None:
-    """Raises SpeError where a file of Parquet lacks a column of another: Spark would read nulls, or leave it out."""
+    """Raises SpeError where a Parquet file lacks a column of another: Spark would read nulls, or leave it out."""
     first: list[str] = []
     for file in files if len(files) > 1 else ():
         columns = spark.read.parquet(literal(unquote(file))).columns
@@ -143,14 +143,14 @@ def _check_columns(spark: SparkSession, files: Sequence[str]) -> None:
 
 
 def _value(frame: DataFrame, column: str, attribute: Attribute, where: str) -> Column:
-    """A column as the type of an attribute."""
+    """Converts a column to the type of an attribute."""
     type_ = frame.schema[column].dataType
-    given = F.col(quoted(column))
+    source = F.col(quoted(column))
     wanted = spark_type(attribute.type)
     if isinstance(type_, (T.StringType, *_READ[attribute.type])):
-        return given if type_ == wanted else given.cast(wanted)
+        return source if type_ == wanted else source.cast(wanted)
     if isinstance(type_, T.DecimalType) and type_.scale == 0 and attribute.type is AttributeType.INT64:
-        return given.cast(wanted)
+        return source.cast(wanted)
     raise SpeError(
         f"column {column!r} of {where} is {type_.simpleString()}, from which attribute {attribute.name!r} "
         f"({attribute.type}) cannot be read; leave it out with --ignore {attribute.name}"
@@ -158,21 +158,21 @@ def _value(frame: DataFrame, column: str, attribute: Attribute, where: str) -> C
 
 
 def _check_texts(frame: DataFrame, names: Mapping[str, str], columns: Mapping[str, Column], where: str) -> None:
-    """Raises SpeError for the first column with something that is no value of its attribute."""
+    """Raises SpeError for the first column with a text that is no value of its attribute."""
     lost: list[tuple[str, Column]] = []
     for name, column in names.items():
         type_, made = frame.schema[column].dataType, columns[name]
-        given = F.col(quoted(column))
+        source = F.col(quoted(column))
         if not isinstance(type_, T.StringType | T.DecimalType):
             continue
-        bad = given.isNotNull() & made.isNull()
+        bad = source.isNotNull() & made.isNull()
         if isinstance(frame.select(made).schema[0].dataType, T.LongType) and name != TIME:
-            bad |= given.cast("double") != made.cast("double")  # Spark cuts 1.7 off to 1
-        lost.append((column, F.min(F.when(bad, given.cast("string")))))
+            bad |= source.cast("double") != made.cast("double")  # Spark cuts 1.7 off to 1
+        lost.append((column, F.min(F.when(bad, source.cast("string")))))
     if not lost:
         return
     with _files_named(frame.columns):
-        row = frame.agg(*[found.alias(f"_{n}") for n, (_, found) in enumerate(lost)]).first()
+        row = frame.agg(*[first_bad.alias(f"_{n}") for n, (_, first_bad) in enumerate(lost)]).first()
     assert row is not None
     for (column, _), example in zip(lost, row):
         if example is not None:
@@ -181,7 +181,7 @@ def _check_texts(frame: DataFrame, names: Mapping[str, str], columns: Mapping[st
 
 @contextmanager
 def _files_named(columns: Sequence[str]) -> Iterator[None]:
-    """Raises SpeError where Spark finds that a file of CSV is no table, or not of the same columns as the others."""
+    """Raises SpeError where Spark finds that a CSV file is no table, or has other columns than the others."""
     from py4j.protocol import Py4JJavaError
 
     try:
