@@ -1,4 +1,4 @@
-"""Where results come from: what sources have sent and when, whom it reaches, and how far back operators look."""
+"""Origins of results: when sources sent what, which replicas it reaches, and how far back operators look."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from spe.stream.times import BEFORE_TIME, END_OF_TIME
 
 @dataclass(slots=True)
 class SourceTimes:
-    """Of one source, per event: when, last id, times of the rows that are new with it and of the last promise before.
+    """Times of one source, per event: when, last id, times of its new rows, and the last promise before them.
 
     Attributes:
       reach: largest time or promise so far.
-      over: the last one before the source ended, if it did: nothing drives time on behind it.
+      over: the last one before the source ended, if it did: nothing advances time behind it.
     """
 
     at: Int64Array
@@ -32,12 +32,12 @@ class SourceTimes:
     over: int
 
     def high_at(self, at_us: int) -> int:
-        """The largest time that may have been sent up to a time, promises included."""
+        """Returns the largest time that may have been sent up to a time, promises included."""
         place = int(np.searchsorted(self.at, at_us, side="right"))
         return int(self.reach[place - 1]) if place else BEFORE_TIME
 
     def first_at(self, times: Int64Array) -> Int64Array:
-        """When something at or past each time was first sent; END_OF_TIME where nothing was."""
+        """Returns when a row at or past each time was first sent; END_OF_TIME if none was."""
         place = np.searchsorted(self.reach, times)
         return np.where(place < len(self.at), self.at.take(place, mode="clip"), END_OF_TIME)
 
@@ -47,30 +47,30 @@ def source_times(history: History) -> dict[StreamId, SourceTimes]:
     for event in history:
         if isinstance(event, Sent):
             events.setdefault(event.channel.stream, []).append(event)
-    found = {}
+    times = {}
     for stream, ones in events.items():
         promised = np.array([BEFORE_TIME, *(e.frontier_us for e in ones)], np.int64)
         promised = np.maximum.accumulate(np.minimum(promised, END_OF_TIME - 1))
         high = np.array([e.high_us for e in ones], np.int64)
         reach = np.maximum.accumulate(np.maximum(high, promised[1:]))
         ended = reach[-1] == END_OF_TIME - 1
-        found[stream] = SourceTimes(
+        times[stream] = SourceTimes(
             np.array([e.at_us for e in ones], np.int64),
             np.maximum.accumulate(np.array([e.upto_id for e in ones], np.int64)),
             promised[:-1],
             reach,
             int(reach[reach < END_OF_TIME - 1].max(initial=BEFORE_TIME)) if ended else END_OF_TIME,
         )
-    return found
+    return times
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where the results of a channel come from.
+    """The origin of a channel's results.
 
     Attributes:
-      sure: sources of which all replicas that the results may come from get everything.
-      some: sources of which some replica gets something.
+      sure: sources whose rows reach all replicas that the results may come from.
+      some: sources whose rows reach some replica.
       makers: these replicas.
     """
 
@@ -80,7 +80,7 @@ class Origin:
 
 
 class Origins:
-    """Those of one world."""
+    """The origins in one world."""
 
     def __init__(self, plan: Plan, paths: Paths) -> None:
         self._plan = plan
@@ -92,37 +92,37 @@ class Origins:
         if channel.stream in self._plan.sources:
             sources = frozenset([channel.stream] if producers else [])
             return Origin(sources, sources)
-        of = self._plan.maker_of(channel)
-        found = [self._replica(of, p) for p in producers]
-        if not found:
+        partition = self._plan.maker_of(channel)
+        origins = [self._replica(partition, p) for p in producers]
+        if not origins:
             return Origin()
         return Origin(
-            frozenset.intersection(*(one.sure for one in found)),
-            frozenset.union(*(one.some for one in found)),
-            frozenset.union(*(one.makers for one in found)),
+            frozenset.intersection(*(origin.sure for origin in origins)),
+            frozenset.union(*(origin.some for origin in origins)),
+            frozenset.union(*(origin.makers for origin in origins)),
         )
 
-    def _replica(self, of: PartitionId, node: str) -> Origin:
-        if (known := self._known.get((of, node))) is not None:
+    def _replica(self, partition: PartitionId, node: str) -> Origin:
+        if (known := self._known.get((partition, node))) is not None:
             return known
-        inputs = [(c, self.channel(node, c)) for c in self._plan.unit[of.unit].channels_in(of.partition)]
+        inputs = [(c, self.channel(node, c)) for c in self._plan.unit[partition.unit].channels_in(partition.partition)]
         lacking = {
             source.stream
-            for channel, one in inputs
+            for channel, origin in inputs
             for source in origins(self._plan, channel.stream)
-            if source.stream not in one.sure
+            if source.stream not in origin.sure
         }
         made = Origin(
-            frozenset.union(*(one.sure for _, one in inputs)) - lacking,
-            frozenset.union(*(one.some for _, one in inputs)),
-            frozenset([f"{of}@{node}"]).union(*(one.makers for _, one in inputs)),
+            frozenset.union(*(origin.sure for _, origin in inputs)) - lacking,
+            frozenset.union(*(origin.some for _, origin in inputs)),
+            frozenset([f"{partition}@{node}"]).union(*(origin.makers for _, origin in inputs)),
         )
-        self._known[of, node] = made
+        self._known[partition, node] = made
         return made
 
 
 def reaches_back_us(plan: Plan, stream: StreamId) -> int | None:
-    """How far before a result the rows lie that have a part in it; None: nobody can say."""
+    """Returns how far before a result its contributing rows lie; None: unknown."""
     made_by = {o.name: o.spec for o in plan.query.operators}
     spec = made_by.get(stream)
     if spec is None:

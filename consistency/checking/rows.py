@@ -13,7 +13,7 @@ from spe.stream.hashing import hash_column
 from spe.stream.ids import Channel
 from spe.stream.names import StreamId
 
-#: Per output channel, ids and tuples of a run without failures, in order.
+#: Ids and tuples of a run without failures, in order, per output channel.
 Reference = Mapping[Channel, tuple[Int64Array, Rows]]
 Digests = npt.NDArray[np.uint64]
 
@@ -21,7 +21,7 @@ _STEP = 0x9E3779B97F4A7C15
 
 
 def row_digests(rows: Rows, columns: Sequence[int] | None = None) -> Digests:
-    """A 64-bit digest per tuple, by value: of time, t_max and all attributes, or of some attributes only."""
+    """Returns a 64-bit digest per tuple, by value: of time, t_max and all attributes, or of some attributes only."""
     chosen = [rows.columns[at] for at in columns] if columns is not None else list(rows.columns)
     if columns is None:
         chosen += [Column(rows.time), Column(rows.t_max)]
@@ -29,33 +29,33 @@ def row_digests(rows: Rows, columns: Sequence[int] | None = None) -> Digests:
     factor = 1
     for column in chosen:
         factor = factor * _STEP & 0xFFFF_FFFF_FFFF_FFFF
-        total += hash_column(column) * np.uint64(factor)  # arrays of uint64 wrap, and that is what is wanted
+        total += hash_column(column) * np.uint64(factor)  # arrays of uint64 wrap, as intended
     return total
 
 
 def among(digests: Digests, others: Digests) -> npt.NDArray[np.bool_]:
-    """Which of the first are also in the second.
+    """Returns a mask of the first that are also in the second.
 
-    Of a million, nearly all distinct, ``np.isin`` takes ten times as long: it hashes them.
+    For a million, nearly all distinct, ``np.isin`` takes ten times as long: it hashes them.
     """
     ordered, order = np.sort(others), np.argsort(digests)
-    asked = digests[order]  # in order, each search begins where the last one ended
-    found = np.zeros(len(digests), np.bool_)
+    asked = digests[order]  # sorted: each search begins where the last one ended
+    present = np.zeros(len(digests), np.bool_)
     if len(ordered):
-        found[order] = ordered.take(np.searchsorted(ordered, asked), mode="clip") == asked
-    return found
+        present[order] = ordered.take(np.searchsorted(ordered, asked), mode="clip") == asked
+    return present
 
 
 def joined(batches: Sequence[Batch]) -> tuple[Int64Array, Rows]:
-    """Ids and tuples of many batches (at least one), in order."""
+    """Returns ids and tuples of many batches (at least one), in order."""
     return np.concatenate([b.row_ids() for b in batches]), concat_rows([b.rows for b in batches])
 
 
 def only_adds(plan: Plan, stream: StreamId) -> bool:
-    """Whether more input only adds results to a stream and takes none back: filters, maps, unions and inner joins.
+    """Does more input only add results to a stream and take none back?  So filters, maps, unions and inner joins.
 
-    Of such a stream a run that lacks some input gives part of the right answer, each result as often as that at most.
-    An aggregate or a top-k of part of the input can give a right result's equal that the whole answer has not.
+    A run that lacks some input then gives part of the right answer, each result as often as that at most.
+    An aggregate or a top-k of part of the input can give copies of a right result that the whole answer lacks.
     """
     made_by = {o.name: o.spec for o in plan.query.operators}
     spec = made_by.get(stream)
@@ -65,7 +65,7 @@ def only_adds(plan: Plan, stream: StreamId) -> bool:
 
 
 def lineage_columns(plan: Plan, channel: Channel) -> tuple[int, ...] | None:
-    """Attributes that say which input a result is of, where the query tells: group and window of an aggregate.
+    """Returns attributes that identify a result's input, if the query tells: group and window of an aggregate.
 
     Two results of one group and window are two versions of one answer, whatever their values.
     """

@@ -1,8 +1,8 @@
-"""Who could reach whom, and when: the static intervals of a run, and what each of them leaves of the paths to a client.
+"""Static intervals of a run: which processes could reach one another, and the remaining paths to each client.
 
-A *world* is what holds between two changes: which processes run, which links are open.  It is made of what was done to
-the run, never of what the engine said about it; the one exception is that a replica which has just begun counts from
-the moment when it left RECOVERING (that it does is for P3 and the quiet at the end to judge).
+A *world* is the state between two changes: which processes run, which links are open.  It follows from the faults of
+the run, never from the engine's statements; the one exception is that a replica which has just begun counts from
+the moment when it left RECOVERING (P3 and the checks at the end judge that it does).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from spe.stream.names import NodeId, NodeState
 
 
 class Effect(enum.Enum):
-    """What a fault does to the processes and links that it befalls, as far as paths go."""
+    """The effect of a fault on processes and links, as far as paths go."""
 
     NONE = "other events tell, or nothing"
     DOWN = "its processes do nothing, or make nothing new"
@@ -44,7 +44,7 @@ class Effect(enum.Enum):
     DISTURBED = "nobody can say how late what passes will be"
 
 
-#: By kind; a kind that is not here is DISTURBED: no claim is made of what it touches.
+#: By kind; a kind that is not here is DISTURBED: no claim is made of the processes and links that it touches.
 EFFECTS: Final = {
     "kill": Effect.NONE,
     "power": Effect.NONE,
@@ -70,7 +70,7 @@ EFFECTS: Final = {
     "slow-disk": Effect.LATE,
     "busy": Effect.BUSY,
 }
-#: Faults of disks by which a checkpoint may be damaged, or gone.
+#: Faults of disks by which a checkpoint may be damaged, or lost.
 LOSING: Final = ("flip", "lie", "wipe")
 
 Link = tuple[str, str]
@@ -78,7 +78,7 @@ Link = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What holds between two changes.
+    """The state between two changes.
 
     Attributes:
       down: processes that do not run or make nothing new.
@@ -98,38 +98,38 @@ class World:
 
     @property
     def disturbed(self) -> frozenset[str]:
-        """Processes that run and are reached, and yet may be late."""
+        """Processes that run and can be reached, and yet may be late."""
         links = [*(link for link, _ in self.late), *(link for _, link in self.unknown)]
         return frozenset([*(host for host, _ in self.busy), *(end for link in links for end in link)])
 
     @property
     def unclear(self) -> frozenset[str]:
-        """Processes of which nobody can say how late they are."""
+        """Processes with unbounded lateness."""
         return frozenset(end for _, link in self.unknown for end in link)
 
     @property
     def late_us(self) -> float:
-        """How late the latest link is."""
+        """Lateness of the latest link."""
         return max((us for _, us in self.late), default=0.0)
 
     @property
     def times_slower(self) -> float:
-        """How much slower the slowest process is."""
+        """Factor of the slowest process."""
         return max((times for _, times in self.busy), default=1.0)
 
     def among(self, hosts: frozenset[str], replicas: Set[str]) -> World:
-        """The part of it that concerns some processes and replicas."""
+        """Returns the part that concerns some processes and replicas."""
         return World(
             self.down & hosts,
             frozenset(link for link in self.cut if hosts.issuperset(link)),
             self.recovering & replicas,
-            frozenset(one for one in self.late if hosts.issuperset(one[0])),
-            frozenset(one for one in self.busy if one[0] in hosts),
-            frozenset(one for one in self.unknown if hosts.issuperset(one[1])),
+            frozenset(entry for entry in self.late if hosts.issuperset(entry[0])),
+            frozenset(entry for entry in self.busy if entry[0] in hosts),
+            frozenset(entry for entry in self.unknown if hosts.issuperset(entry[1])),
         )
 
     def is_no_worse(self, before: World, tolerated_us: float = 0) -> bool:
-        """Is nothing wrong that was not before?  Processes may be slower, and links late by ``tolerated_us``."""
+        """Is nothing newly wrong?  Processes may be slower, and links late by ``tolerated_us``."""
         return (
             self.down <= before.down
             and self.cut <= before.cut
@@ -138,15 +138,15 @@ class World:
             and self.unknown <= before.unknown
         )
 
-    def open(self, one: str, other: str) -> bool:
-        """Does a link carry in both directions?  (Over a one-way link nobody hears an answer.)"""
-        return one == other or ((one, other) not in self.cut and (other, one) not in self.cut)
+    def open(self, from_: str, to: str) -> bool:
+        """Does a link carry in both directions?  (Over a one-way link no answer arrives.)"""
+        return from_ == to or ((from_, to) not in self.cut and (to, from_) not in self.cut)
 
 
 @dataclass(frozen=True, slots=True)
 class FaultInterval:
-    """A time in which the world stays the same; ``shaken`` are those of whom a fault broke something as it began, even
-    one that was over at once."""
+    """A time in which the world stays the same; ``shaken``: processes that a fault disturbed as it began, even one that
+    ended at once."""
 
     from_us: int
     to_us: int
@@ -155,9 +155,9 @@ class FaultInterval:
 
 
 def intervals(history: History, plan: Plan, directory: Directory, in_force: InForce) -> list[FaultInterval]:
-    """The whole run, last event included, cut where the world changes, or sources come to be apart."""
+    """Returns the whole run, last event included, cut where the world changes, or sources drift apart."""
     sweep = _Sweep(begun_by_moves(history) | never_began(history, directory, in_force.began_with))
-    found: list[FaultInterval] = []
+    intervals_: list[FaultInterval] = []
     since, world, shaken = 0, sweep.world(), frozenset[str]()
     for event in merge(history, apart(history, plan, directory, in_force), key=attrgetter("at_us")):
         if not sweep.take(event):
@@ -166,16 +166,16 @@ def intervals(history: History, plan: Plan, directory: Directory, in_force: InFo
         if now == world and not befallen:
             continue
         if event.at_us > since:
-            found.append(FaultInterval(since, event.at_us, world, shaken))
+            intervals_.append(FaultInterval(since, event.at_us, world, shaken))
             shaken = frozenset()
         since, world, shaken = event.at_us, now, shaken | befallen
-    return [*found, FaultInterval(since, history.end_us + 1, world, shaken)]
+    return [*intervals_, FaultInterval(since, history.end_us + 1, world, shaken)]
 
 
 def begun_by_moves(history: History) -> set[str]:
-    """Replicas that a change of the directory brought to their nodes: until then they serve nobody."""
+    """Returns replicas that a change of the directory brought to their nodes: until then they serve no consumer."""
     known: set[str] = set()
-    found: set[str] = set()
+    replicas: set[str] = set()
     changed = False
     for event in history:
         if isinstance(event, DirectoryApplied):
@@ -183,15 +183,20 @@ def begun_by_moves(history: History) -> set[str]:
         elif isinstance(event, StateChanged) and event.replica not in known:
             known.add(event.replica)
             if changed:
-                found.add(event.replica)
-    return found
+                replicas.add(event.replica)
+    return replicas
 
 
 def never_began(history: History, directory: Directory, configured: Directory) -> set[str]:
-    """Replicas that got a role for so short a time that their nodes never heard of it."""
-    told = {event.replica for event in history if isinstance(event, StateChanged)}
-    came = ((of, n) for of in directory.roles for n in directory.hosts(of) if n not in configured.hosts(of))
-    return {f"{of}@{n}" for of, n in came} - told
+    """Returns replicas whose role was so short that their nodes never learned of it."""
+    reported = {event.replica for event in history if isinstance(event, StateChanged)}
+    came = (
+        (partition, n)
+        for partition in directory.roles
+        for n in directory.hosts(partition)
+        if n not in configured.hosts(partition)
+    )
+    return {f"{partition}@{n}" for partition, n in came} - reported
 
 
 def _befallen(event: Event) -> frozenset[str]:
@@ -209,7 +214,7 @@ class _Sweep:
         self._recovering = set(recovering)
 
     def take(self, event: Event) -> bool:
-        """Takes an event; True if the world may have changed."""
+        """Takes an event; returns True if the world may have changed."""
         match event:
             case ProcessUp(_, host):
                 self._stopped.discard(host)
@@ -248,7 +253,7 @@ class _Sweep:
 
 
 def effect_of(fault: FaultBegan) -> Effect:
-    """What a fault does to paths."""
+    """Returns the effect of a fault on paths."""
     sources = all(host.startswith("source:") for host in fault.hosts)
     match fault.kind:
         case "skew" | "slow-disk" if not sources:
@@ -259,7 +264,7 @@ def effect_of(fault: FaultBegan) -> Effect:
 
 
 class Reach(enum.Enum):
-    """What is left of the paths from the sources to somebody."""
+    """The best remaining path from the sources to a process."""
 
     NONE = "none"
     TENTATIVE = "tentative"
@@ -277,7 +282,7 @@ class Paths:
         late: dict[Link, float] = {}
         for link, us in world.late:
             late[link] = max(us, late.get(link, 0.0))
-        #: Over these an answer comes when more than three heartbeats have been missed (F3).
+        #: Links whose answers come after more than three missed heartbeats (F3).
         self._too_late = {
             (a, b)
             for link in late
@@ -285,40 +290,40 @@ class Paths:
             if late.get((a, b), 0.0) + late.get((b, a), 0.0) > 3.5 * plan.timing.heartbeat_us
         }
 
-    def link(self, one: str, other: str) -> bool:
-        """Is a link open, and are answers over it in time for heartbeats?  Else it is as good as cut."""
-        return self._world.open(one, other) and (one, other) not in self._too_late
+    def link(self, from_: str, to: str) -> bool:
+        """Is a link open, and are answers over it in time for heartbeats?  Else it counts as cut."""
+        return self._world.open(from_, to) and (from_, to) not in self._too_late
 
     def channel(self, consumer_host: str, channel: Channel) -> Reach:
-        """The best that a consumer on a host can get of a channel."""
+        """Returns the best that a consumer on a host can get of a channel."""
         return max((self._from(consumer_host, channel, p) for p in self.producers(channel)), key=_RANK.index)
 
     def through(self, consumer_host: str, channel: Channel, producer: str) -> bool:
-        """Can a consumer on a host get something of a channel from one of its producers?"""
+        """Can a consumer on a host get anything of a channel from one of its producers?"""
         return self._from(consumer_host, channel, producer) is not Reach.NONE
 
     def producers(self, channel: Channel) -> list[str]:
         return list(self._directory.producer_addresses(self._plan, channel))
 
-    def replica(self, of: PartitionId, node: str) -> Reach:
-        """The best that a replica can make."""
-        found = self._known.get((of, node))
-        if found is None:
-            found = self._known[of, node] = self._replica(of, node)
-        return found
+    def replica(self, partition: PartitionId, node: str) -> Reach:
+        """Returns the best that a replica can make."""
+        reach = self._known.get((partition, node))
+        if reach is None:
+            reach = self._known[partition, node] = self._replica(partition, node)
+        return reach
 
     def entries(self, consumer_host: str, channel: Channel) -> Iterator[tuple[str, Channel]]:
-        """(replica, source channel) of every place where tuples enter that may come to a consumer; some repeatedly."""
+        """Yields (replica, source channel) of every place where tuples for a consumer may enter; some repeat."""
         if channel.stream in self._plan.sources:
             return
-        of = self._plan.maker_of(channel)
+        partition = self._plan.maker_of(channel)
         for node in self.producers(channel):
             if self._from(consumer_host, channel, node) is Reach.NONE:
                 continue
-            for upstream in self._plan.unit[of.unit].channels_in(of.partition):
+            for upstream in self._plan.unit[partition.unit].channels_in(partition.partition):
                 if upstream.stream in self._plan.sources:
                     if self.channel(node, upstream) is not Reach.NONE:
-                        yield f"{of}@{node}", upstream
+                        yield f"{partition}@{node}", upstream
                 else:
                     yield from self.entries(node, upstream)
 
@@ -331,10 +336,10 @@ class Paths:
         unit = self._plan.producer[channel.stream]
         return self.replica(PartitionId(unit.id, channel.partition), producer)
 
-    def _replica(self, of: PartitionId, node: str) -> Reach:
-        if node in self._world.down or f"{of}@{node}" in self._world.recovering:
+    def _replica(self, partition: PartitionId, node: str) -> Reach:
+        if node in self._world.down or f"{partition}@{node}" in self._world.recovering:
             return Reach.NONE
-        inputs = [self.channel(node, c) for c in self._plan.unit[of.unit].channels_in(of.partition)]
+        inputs = [self.channel(node, c) for c in self._plan.unit[partition.unit].channels_in(partition.partition)]
         if all(reach is Reach.STABLE for reach in inputs):
             return Reach.STABLE
         suspends = self._directory.nodes[NodeId(node)].during_failure is Policy.SUSPEND
@@ -345,9 +350,9 @@ _RANK: Final = [Reach.NONE, Reach.TENTATIVE, Reach.STABLE]
 
 
 def hosts_behind(plan: Plan, directory: Directory, channel: Channel) -> frozenset[str]:
-    """Every process that has a part in a channel."""
-    found = set(directory.producer_addresses(plan, channel))
+    """Returns every process that contributes to a channel."""
+    hosts = set(directory.producer_addresses(plan, channel))
     if channel.stream not in plan.sources:
         for upstream in plan.producer[channel.stream].channels_in(channel.partition):
-            found |= hosts_behind(plan, directory, upstream)
-    return frozenset(found)
+            hosts |= hosts_behind(plan, directory, upstream)
+    return frozenset(hosts)

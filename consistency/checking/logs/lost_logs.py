@@ -87,7 +87,7 @@ def check_lost_logs(
             for host, name in ((host_of(consumer), "other_log"), (f"source:{stream}", "reader_of_other_log")):
                 if (host, name) not in notes:
                     what = f"{channel}: {host} says nothing of the log that was lost at {lost_us / 1e6:.3f} s"
-                    yield Finding("P4", "another log is said", history.end_us, consumer, what)
+                    yield Finding("P4", "a replaced log is reported", history.end_us, consumer, what)
     yield from _wrong_rows(history, reference, OtherLogs(plan, lost), counters)
 
 

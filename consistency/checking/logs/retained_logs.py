@@ -41,10 +41,12 @@ def check_retained(
                     id = acknowledged.get(channel, {}).get(consumer, (-1, 0))[1]
                     if id < last_id:
                         what = f"ids up to {last_id} are deleted, {consumer} has acknowledged {id}"
-                        yield Finding("E2", "what is deleted was acknowledged", at_us, f"source:{channel.stream}", what)
+                        yield Finding(
+                            "E2", "deleted records were acknowledged", at_us, f"source:{channel.stream}", what
+                        )
             case LogBehind(at_us, channel, consumer, position, last_id):
                 counters.add("times that a consumer needed what was deleted")
                 known = ever.get((channel, consumer), 0)
                 if 0 < known <= position:
                     what = f"{consumer} needs {position + 1}, had acknowledged {known}; ids up to {last_id} are deleted"
-                    yield Finding("E2", "nobody needs what is deleted", at_us, f"source:{channel.stream}", what)
+                    yield Finding("E2", "deleted records are not needed", at_us, f"source:{channel.stream}", what)

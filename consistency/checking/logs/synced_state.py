@@ -15,7 +15,7 @@ def check_remade(history: History, counters: Counters) -> Iterator[Finding]:
         if not isinstance(event, LogHeld):
             continue
         counters.add("logs of nodes that died looked at")
-        rule = "what is acknowledged can be made again from what is synced"
+        rule = "acknowledged input can be recomputed from synced state"
         if event.trouble:
             yield Finding("G5", rule, event.at_us, event.replica, event.trouble)
         elif any(held < acknowledged for held, acknowledged in zip(event.positions, event.acknowledged, strict=True)):

@@ -1,4 +1,4 @@
-"""Each order to move ends, done or dropped with a reason, soon after the cluster has healed (rules M1, M6)."""
+"""M1, M6: each order to move ends, done or dropped with a reason, soon after the cluster has healed."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from spe.plan.plan import Plan
 from spe.stream.history import History, Note
 from spe.stream.times import SECOND
 
-#: Until all replicas that can be STABLE are.
+#: Time until all replicas that can be STABLE are.
 _STEADY_US: Final = 20 * SECOND
-#: What a standby must hold before another one leaves (H2), and one that is on its way when it begins.
+#: Number of checkpoints that a standby must hold before another one leaves (H2), and one under way at the beginning.
 _CHECKPOINTS: Final = 3
 _OVER: Final = ("done", "dropped")
 
 
 def allowed_us(plan: Plan, directory: Directory) -> int:
-    """How long the oldest order may take while nothing fails: all are STABLE, the target holds enough, nobody hangs."""
+    """Returns how long the oldest order may take without failures: all are STABLE, and the target holds enough."""
     timing = plan.timing
     silent_us = 20 * max(timing.request_us, timing.connect_us, timing.heartbeat_us)
     each_us = max((standbys.every_us for standbys in directory.standbys.values()), default=0)
@@ -29,7 +29,7 @@ def allowed_us(plan: Plan, directory: Directory) -> int:
 
 
 def check_moves(run: CheckedRun, dead: Set[str]) -> Iterator[Finding]:
-    """Claims something while nothing is wrong but that some nodes do not come back.
+    """Judges times in which nothing is wrong, except that some nodes do not come back.
 
     Args:
       dead: processes that were killed for good.
@@ -46,7 +46,7 @@ def check_moves(run: CheckedRun, dead: Set[str]) -> Iterator[Finding]:
 
 
 def _oldest(history: History) -> Iterator[tuple[int, int, int]]:
-    """Each order, and from when to when it was the oldest of those that had not ended."""
+    """Yields each order, with the time in which it was the oldest that had not ended."""
     waiting: dict[int, int] = {}
     since = 0
     for event in history:
@@ -66,16 +66,16 @@ def _oldest(history: History) -> Iterator[tuple[int, int, int]]:
 
 
 def _calm(static: Sequence[FaultInterval], dead: Set[str]) -> list[tuple[int, int]]:
-    """When nothing was wrong but what stays so."""
-    found: list[tuple[int, int]] = []
-    for one in static:
-        if not _works(one.world, dead):
+    """Returns the times in which nothing was wrong except permanently."""
+    spans: list[tuple[int, int]] = []
+    for interval in static:
+        if not _works(interval.world, dead):
             continue
-        if found and found[-1][1] == one.from_us and not one.shaken:
-            found[-1] = found[-1][0], one.to_us
+        if spans and spans[-1][1] == interval.from_us and not interval.shaken:
+            spans[-1] = spans[-1][0], interval.to_us
         else:
-            found.append((one.from_us, one.to_us))
-    return found
+            spans.append((interval.from_us, interval.to_us))
+    return spans
 
 
 def _works(world: World, dead: Set[str]) -> bool:

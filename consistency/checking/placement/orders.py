@@ -1,7 +1,7 @@
-"""Orders to standbys cost work, never a result (rules H1-H8).
+"""H1-H8: orders to standbys cost work, never a result.
 
-A partition that is served is not given up for one that is not (H5), what is chosen to run is replaced and never taken
-away (H7), nothing begins anew while a state is left and at hand (H8), and a node goes by the latest coordinator (H6).
+H5: a served partition is not given up for another.  H7: the standbys chosen to run are replaced, never removed.
+H8: no replica restarts without state while a state is left and reachable.  H6: a node follows the latest coordinator.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from spe.stream.history import FaultBegan, Note, Opened, ProcessDown, ProcessUp,
 from spe.stream.ids import Channel, PartitionId
 from spe.stream.names import Kind
 
-#: Files that may be damaged before what is left of a partition's state may be too little: each standby has two.
+#: Number of damaged files after which the remains of a partition's state may not suffice: each standby has two.
 _FLIPS: Final = 1
 
 
@@ -42,7 +42,7 @@ class _Obeyed:
 
 
 def check_orders(run: CheckedRun) -> Iterator[Finding]:
-    """See the module."""
+    """Yields findings of H1 to H8."""
     history, static, plan, directory, _, bounds, counters = run
     if not directory.coordinated:
         return
@@ -71,11 +71,11 @@ def check_orders(run: CheckedRun) -> Iterator[Finding]:
             case ProcessDown():
                 checker.calm = False
             case ProcessUp(_, host):
-                checker.epochs.pop(host, None)  # it keeps its state on a disk, which may be full
+                checker.epochs.pop(host, None)  # it stores its epoch on a disk, which may be full
 
 
 def _obeyed(note: Note) -> _Obeyed | None:
-    """The order in a note; None if it was refused."""
+    """Parses the order in a note; None if it was refused."""
     fields = _fields(note)
     if fields["refused"]:
         return None
@@ -87,25 +87,29 @@ def _fields(note: Note) -> dict[str, str]:
 
 
 class _Checker:
-    """Attributes:
-    epochs: the latest that each node has followed since it began.
-    chosen: what was chosen to run, in words, oldest first.
-    flips: bits that have turned so far.
-    forgotten: somebody's place in a log was given up, or a disk may have lost all that it held.
-    calm: nothing has failed yet.
-    begun: when each standby was told first to run.
-    targets: standbys to which a partition moves.
-    latest: epoch of the coordinator that began last.
-    progress: of each consumer and channel, when it had come to which id.
+    """Follows the orders of a run.
+
+    Attributes:
+      epochs: the latest that each node has followed since it began.
+      chosen: the standbys chosen to run, in words, oldest first.
+      flips: number of damaged bits so far.
+      forgotten: a place in a log was given up, or a disk may have lost everything.
+      calm: nothing has failed yet.
+      begun: when each standby was first ordered to run.
+      targets: standbys to which a partition moves.
+      latest: epoch of the coordinator that began last.
+      progress: of each consumer and channel, when it had reached which id.
     """
 
     def __init__(self, static: Sequence[FaultInterval], plan: Plan, directory: Directory, bounds: Bounds) -> None:
         self._static = static
-        self._begins = [one.from_us for one in static]
+        self._begins = [interval.from_us for interval in static]
         self._directory = directory
         self._settle_us = bounds.settle_us
-        self._hosts = {str(of): [f"{of}@{n}" for n in directory.hosts(of)] for of in directory.standbys}
-        #: Nodes that stand by for something: while one is away nobody knows what it holds.
+        self._hosts = {
+            str(partition): [f"{partition}@{n}" for n in directory.hosts(partition)] for partition in directory.standbys
+        }
+        #: Nodes that stand by for a partition: while one is away its state is unknown.
         self._backs = {str(n) for standbys in directory.standbys.values() for n in standbys.nodes}
         self.epochs: dict[str, int] = {}
         self.chosen: list[str] = []
@@ -117,14 +121,14 @@ class _Checker:
         self.latest = 0
         self.progress: dict[tuple[str, Channel], list[tuple[int, int]]] = {}
         timing = plan.timing
-        #: A process that has been away for so long is not waited for.
+        #: Time after which an absent process is no longer waited for.
         self._patience_us = 4 * max(timing.request_us, timing.connect_us)
 
     def moves(self, note: Note) -> None:
         move = _fields(note)
         if move["phase"] in ("done", "dropped"):
             self.targets.discard(move["target"])
-            self.begun.pop(move["target"], None)  # one that is given up gets no order to stand by again
+            self.begun.pop(move["target"], None)  # a target that is given up gets no order to stand by again
         else:
             self.targets.add(move["target"])
 
@@ -152,7 +156,7 @@ class _Checker:
             self.begun.setdefault(order.replica, order.at_us)
 
     def _installs(self, order: _Obeyed) -> Iterator[Finding]:
-        """A standby may install at once where no node serves the partition (H5)."""
+        """Checks an install: a standby may do it at once where no node serves the partition (H5)."""
         world = self._before(order.at_us)[-1].world
         if not any(_serves(world, r) for r in self._hosts[order.partition] if r != order.replica):
             return
@@ -166,9 +170,9 @@ class _Checker:
     def _retires(self, order: _Obeyed) -> Iterator[Finding]:
         before = self._before(order.at_us)
         others = [r for r in self._hosts[order.partition] if r != order.replica]
-        now = self._before(order.at_us + 1)  # a node may have come back in this moment
-        if not any(_held_up(one, order.host) for one in before) and not any(
-            _serves(one.world, r) for one in now for r in others
+        now = self._before(order.at_us + 1)  # a node may have come back at this moment
+        if not any(_held_up(interval, order.host) for interval in before) and not any(
+            _serves(interval.world, r) for interval in now for r in others
         ):
             what = f"it stands by again, and nobody else has served it for {self._settle_us / 1e6:.3f} s"
             yield Finding("H5", "a served partition is not given up", order.at_us, order.replica, what)
@@ -176,20 +180,22 @@ class _Checker:
             what = f"it stands by again, and nobody else is as far as it was {self._settle_us / 1e6:.3f} s before"
             yield Finding("H5", "a helper leaves when others are as far", order.at_us, order.replica, what)
         if self.calm and any(f"'{order.partition}'" in text for text in self.chosen[:-1]):
-            left = sum(_serves(before[-1].world, f"{of}@{n}") for of, n in self._standbys()) - 1
+            left = sum(_serves(before[-1].world, f"{partition}@{n}") for partition, n in self._standbys()) - 1
             wanted = min(self._directory.coordinator.budget, self.chosen[-1].count("'") // 2)
             if left == wanted - 1:
                 what = f"{left} standbys are left that run, of the {wanted} that were chosen"
                 yield Finding("H7", "first a new one runs", order.at_us, order.replica, what)
 
     def _away_us(self, host: str, at_us: int) -> int:
-        """The total time for which a process may have been taken for dead lately, so that it was not waited for."""
+        """Returns the total time for which a process may have been taken for dead lately."""
         recent = at_us - 4 * self._patience_us
-        lasted = [(max(one.from_us, recent), min(one.to_us, at_us), one.world) for one in self._static]
+        lasted = [
+            (max(interval.from_us, recent), min(interval.to_us, at_us), interval.world) for interval in self._static
+        ]
         return sum(end - begin for begin, end, world in lasted if begin < end and host in _unheard(world))
 
     def _as_far(self, replica: str, order: _Obeyed) -> bool:
-        """Has a replica come as far in every input as the one that stands by again had a while ago?"""
+        """Has a replica come as far in every input as the retiring one had a while ago?"""
         pairs = [(channel, marks) for (consumer, channel), marks in self.progress.items() if consumer == order.replica]
         return all(
             _at(self.progress.get((replica, channel), []), order.at_us) >= _at(marks, order.at_us - self._settle_us)
@@ -197,18 +203,18 @@ class _Checker:
         )
 
     def _before(self, at_us: int) -> Sequence[FaultInterval]:
-        """Of the time in which what somebody knew may still be under way; the order itself is not in it."""
+        """Returns the intervals whose news may still be under way; the order itself is not in them."""
         last = bisect_right(self._begins, at_us - 1)
         first = bisect_right(self._begins, at_us - self._settle_us)
         return self._static[max(first - 1, 0) : last]
 
     def _standbys(self) -> Iterator[tuple[PartitionId, str]]:
-        for of, standbys in self._directory.standbys.items():
-            yield from ((of, str(n)) for n in standbys.nodes)
+        for partition, standbys in self._directory.standbys.items():
+            yield from ((partition, str(n)) for n in standbys.nodes)
 
 
 def _at(marks: Sequence[tuple[int, int]], at_us: int) -> int:
-    """The id that had been reached by then."""
+    """Returns the id that had been reached by then."""
     return max((id for when, id in marks if when <= at_us), default=0)
 
 
@@ -216,9 +222,9 @@ def _serves(world: World, replica: str) -> bool:
     return replica.partition("@")[2] not in world.down and replica not in world.recovering
 
 
-def _held_up(one: FaultInterval, host: str) -> bool:
+def _held_up(interval: FaultInterval, host: str) -> bool:
     """May an order to this node have taken long to arrive?"""
-    return bool({COORDINATOR, host} & (_unheard(one.world) | one.shaken))
+    return bool({COORDINATOR, host} & (_unheard(interval.world) | interval.shaken))
 
 
 def _unheard(world: World) -> set[str]:

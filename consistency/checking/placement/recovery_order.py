@@ -1,14 +1,14 @@
-"""What comes back where there is too little room (rules O1, O5, O6), judged by loads of the configuration.
+"""O1, O5, O6: the order of recovery where room is short, judged by the configured loads.
 
-* No node is told to run more than it has room for, of what nobody serves.
-* From the moment when there is a plan until all is served, what is lost is ordered as the newest plan says, on each
-  node one after the other, and nothing that another node restores, unless that one may lack a state (H8).
-* A node begins the next one when it has restored all before, or these can only wait for input that is lost; not
+* No node is ordered to run more of the unserved partitions than it has room for.
+* While a plan is in force and partitions are lost, orders follow the newest plan, on each node one after the other, and
+  never for a partition that another node restores, unless that one may lack a state (H8).
+* A node begins the next partition when it has restored the earlier ones, or these can only wait for lost input; not
   earlier, and not much later.
-* While nothing changes, nothing that a standby has room for stays lost, nor what a node without a role has room for.
+* While nothing changes, no partition stays lost that a standby, or a node without a role, has room for.
 
-Nothing is claimed of who cannot be heard or has just changed, nor of partitions that move.  What a budget or a move
-lets run beside others is no recovery, but it takes room.
+Nothing is claimed of unreachable or just changed processes, nor of partitions that move.  A budget or a move may run
+partitions too: that is no recovery, but it takes room.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from spe.stream.history import Event, FaultBegan, FaultEnded, Note, ProcessDown,
 from spe.stream.ids import PartitionId
 from spe.stream.names import NodeId, NodeState
 
-#: Loads are shares of a core: what lies so near is equal.
+#: Loads are shares of a core: smaller differences are ignored.
 _LITTLE: Final = 1e-6
 
 
 def check_recovery_order(run: CheckedRun) -> Iterator[Finding]:
-    """See the module."""
+    """Yields findings of O1, O5 and O6."""
     history, static, plan, _, in_force, bounds, counters = run
     directory = in_force.began_with
     if not directory.recovery.loads or not directory.standbys:
@@ -56,15 +56,17 @@ def check_recovery_order(run: CheckedRun) -> Iterator[Finding]:
 
 
 class _Checker:
-    """Attributes:
-    runs: by node, state of each partition that it runs.
-    planned: by node, what the newest plan has it restore, in order; None: no plan is in force.
-    allowed: what was ordered by a plan and may be repeated.
-    shaken_us: when each process was last started, ended or befallen.
-    quiet_since: since when nobody's state has changed.
-    changed_us: when the state of each replica changed last.
-    planned_us: when the newest plan was made.
-    served_us: when each partition was last seen to be served.
+    """Follows plans and orders.
+
+    Attributes:
+      runs: by node, state of each partition that it runs.
+      planned: by node, the partitions that the newest plan has it restore, in order; None: no plan is in force.
+      allowed: partitions ordered by a plan, which may be repeated.
+      shaken_us: when each process was last started, ended or hit by a fault.
+      quiet_since: time since which no state has changed.
+      changed_us: when the state of each replica changed last.
+      planned_us: when the newest plan was made.
+      served_us: when each partition was last seen to be served.
     """
 
     def __init__(
@@ -78,7 +80,7 @@ class _Checker:
         self._counters = counters
         timing = plan.timing
         self._each_us = 4 * max(timing.request_us, timing.connect_us) + bounds.settle_us
-        #: From when on who recovers may be known to lack a state.
+        #: Time after which it may be known that a recovering replica lacks a state.
         self._lacking_us = 4 * max(timing.request_us, timing.connect_us, timing.heartbeat_us)
         self._load = {str(id): cores for id, cores in directory.expected_cores.items()}
         self.runs: dict[str, dict[str, NodeState]] = {str(n): {} for n in directory.nodes}
@@ -91,7 +93,7 @@ class _Checker:
             for channels in [plan.unit[id.unit].channels_in(id.partition)]
         }
         self.allowed: set[str] = set()
-        #: What was begun by a plan with the role that its node needs; its order may come after another plan.
+        #: Partitions that a plan began with the role that the node needs; the order may come after another plan.
         self.begun: set[str] = set()
         self.restoring: dict[str, str] = {}
         self.lasting: dict[int, set[str]] = {}
@@ -112,7 +114,7 @@ class _Checker:
                 here = self.runs.setdefault(node, {})
                 if runs:
                     here[partition] = state
-                elif here.pop(partition, None) is not None:  # not where it only becomes a standby
+                elif here.pop(partition, None) is not None:  # it does not only become a standby
                     self.allowed.discard(replica)
                 if not runs or state is not NodeState.RECOVERING:
                     self.restoring = {p: n for p, n in self.restoring.items() if (p, n) != (partition, node)}
@@ -161,7 +163,7 @@ class _Checker:
         self._counters.add("partitions that wait for room", bool(fields.get("waits")))
 
     def _ordered(self, note: Note) -> Iterator[Finding]:
-        """The coordinator gives an order, or begins with the role that its node needs first."""
+        """Checks an order of the coordinator, or the role that a node needs first."""
         fields = _fields(note)
         replica = fields["replica"]
         partition, _, node = replica.partition("@")
@@ -175,7 +177,7 @@ class _Checker:
         coming = self.planned.get(node, [])
         if replica in coming:
             before = coming[: coming.index(replica)]
-            if left := [one for one in before if one not in self.allowed]:
+            if left := [replica_before for replica_before in before if replica_before not in self.allowed]:
                 what = f"{replica} is ordered before {', '.join(left)}, which the plan has first"
                 yield Finding("O6", "orders follow the current plan", note.at_us, node, what)
             if replica not in self.allowed:
@@ -186,29 +188,29 @@ class _Checker:
             yield Finding("O6", "orders follow the current plan", note.at_us, node, what)
 
     def _in_turn(self, replica: str, at_us: int) -> Iterator[Finding]:
-        """A node is told for the first time to restore what its plan has next."""
+        """Checks the first order of a node to restore the next partition of its plan."""
         node = replica.partition("@")[2]
         if not self._calm(node, at_us):
             return
         here = self.runs.get(node, {})
         restores = [p for p, state in here.items() if state is NodeState.RECOVERING and f"{p}@{node}" in self.allowed]
         fed = [p for p in restores if all(map(self._served, self._reads[p]))]
-        concern = {*here, *(of for p in here for of in self._reads[p])}
-        changed_us = [at for one, at in self.changed_us.items() if one.partition("@")[0] in concern]
+        concern = {*here, *(source_partition for p in here for source_partition in self._reads[p])}
+        changed_us = [at for changed, at in self.changed_us.items() if changed.partition("@")[0] in concern]
         since = max([self.planned_us, *changed_us])
         self._counters.add("installs in turn")
         self._counters.add("installs behind what waits for input", bool(restores) and not fed)
         if at_us - since < self._settle_us:
-            return  # what the coordinator knows may be older
+            return  # the coordinator's knowledge may be older
         if fed:
             what = f"{replica} is ordered while {node} restores {', '.join(fed)}, and all that these read is there"
             yield Finding("O6", "a node restores one after the other", at_us, node, what)
         elif restores:
             what = f"{replica} is ordered {(at_us - since) / 1e6:.1f} s after {', '.join(restores)} could only wait"
-            yield Finding("O6", "who waits for lost input holds up nothing", at_us, node, what)
+            yield Finding("O6", "waiting for lost input holds up nothing", at_us, node, what)
 
     def _obeyed(self, note: Note) -> Iterator[Finding]:
-        """A node follows an order."""
+        """Checks a node that follows an order."""
         fields = _fields(note)
         if fields["refused"] or fields["verb"] != "install":
             return
@@ -231,7 +233,7 @@ class _Checker:
             and self._calm(other, note.at_us)
         ):
             what = f"{partition} begins, though {other} restores it"
-            yield Finding("O6", "what is being installed is not ordered again", note.at_us, node, what)
+            yield Finding("O6", "a partition that is being restored is not ordered again", note.at_us, node, what)
         self.restoring.setdefault(partition, node)
 
     def _runs_beside(self, partition: str, at_us: int) -> bool:
@@ -246,53 +248,59 @@ class _Checker:
         return any(partition in self.runs.get(str(n), {}) for n in self._placed[partition])
 
     def _lacks_long(self, partition: str, node: str, at_us: int) -> bool:
-        """Has another node restored it for so long that it may lack a state, which this one is to give (H8)?"""
+        """Has another node restored it for so long that it may lack a state, which this node can give (H8)?"""
         others = [n for n, here in self.runs.items() if n != node and here.get(partition) is NodeState.RECOVERING]
         return any(at_us - self.changed_us[f"{partition}@{n}"] >= self._lacking_us for n in others)
 
     # --- what stays ---
 
     def stayed(self, interval: FaultInterval) -> Iterator[Finding]:
-        """A time in which no fault began or ended is over."""
+        """Checks an interval in which no fault began or ended, at its end."""
         since = max(interval.from_us, self.quiet_since)
         if self.may_lack or not _works(interval.world, self._directory):
             return
         down = interval.world.down
         lost = {
-            of: [n for n in standbys.nodes if n not in down]
-            for of, standbys in self._directory.standbys.items()
-            if str(of) in self._load and str(of) not in self._moved and all(n in down for n in self._placed[str(of)])
+            partition: [n for n in standbys.nodes if n not in down]
+            for partition, standbys in self._directory.standbys.items()
+            if str(partition) in self._load
+            and str(partition) not in self._moved
+            and all(n in down for n in self._placed[str(partition)])
         }
-        lost = {of: nodes for of, nodes in lost.items() if not any(str(of) in runs for runs in self.runs.values())}
-        waiting = sum(self._load[str(of)] for of, nodes in lost.items() if nodes)
-        waiting += sum(self._load.get(of, 0.0) for of in self._moved if not self._served(of))
-        for of, nodes in lost.items():
-            allowed_us = self._each_us * depth(self._plan, self._plan.unit[of.unit]) + self._settle_us
+        lost = {
+            partition: nodes
+            for partition, nodes in lost.items()
+            if not any(str(partition) in runs for runs in self.runs.values())
+        }
+        waiting = sum(self._load[str(partition)] for partition, nodes in lost.items() if nodes)
+        waiting += sum(self._load.get(partition, 0.0) for partition in self._moved if not self._served(partition))
+        for partition, nodes in lost.items():
+            allowed_us = self._each_us * depth(self._plan, self._plan.unit[partition.unit]) + self._settle_us
             if not nodes or interval.to_us - since <= allowed_us:
                 continue
             self._counters.add("partitions that stay lost")
             left = min(self._left(n) for n in nodes)
-            spare = max((self._left(n) for n in self._spares(of) if n not in down), default=0.0)
+            spare = max((self._left(n) for n in self._spares(partition) if n not in down), default=0.0)
             if interval.to_us - since > allowed_us + self._each_us:  # its role must be known first
                 left = max(left, spare)
             if left >= waiting - _LITTLE:
-                what = f"nobody runs {of}; there is room for {left:.2f}, all that wait need {waiting:.2f}"
-                yield Finding("O6", "enough room implies that all return", interval.to_us, str(of), what)
+                what = f"nobody runs {partition}; there is room for {left:.2f}, all that wait need {waiting:.2f}"
+                yield Finding("O6", "enough room implies that all return", interval.to_us, str(partition), what)
 
-    def _spares(self, of: PartitionId) -> list[NodeId]:
-        """Nodes that the configuration gives nothing to do, and whose X is enough for this partition."""
+    def _spares(self, partition: PartitionId) -> list[NodeId]:
+        """Returns nodes without configured work whose X suffices for this partition."""
         directory = self._directory
         hosts = {n for id in directory.roles for n in directory.hosts(id)}
         return [
             n
             for n in directory.nodes
             if n not in hosts
-            and refused_share(self._plan, directory.with_role(of, n, Role.STANDBY), n) is None
+            and refused_share(self._plan, directory.with_role(partition, n, Role.STANDBY), n) is None
             and directory.nodes[n].memory is None
         ]
 
     def _left(self, node: str) -> float:
-        """Cores that a node has left; none while it restores something."""
+        """Returns the cores that a node has left; none while it restores a partition."""
         here = self.runs.get(node, {})
         if NodeState.RECOVERING in here.values():
             return 0.0
@@ -301,14 +309,14 @@ class _Checker:
     # --- what is known ---
 
     def _room(self, node: str) -> float:
-        """Cores that may be filled."""
+        """Returns the cores of a node that may be used."""
         return self._directory.nodes[NodeId(node)].capacity * self._directory.coordinator.cap
 
     def _served(self, partition: str) -> bool:
         return any(runs.get(partition, NodeState.RECOVERING) is not NodeState.RECOVERING for runs in self.runs.values())
 
     def _calm(self, node: str | None, at_us: int) -> bool:
-        """Has nothing befallen a node or the coordinator lately?  Else what they know of each other may be old."""
+        """Has a node, and the coordinator, been undisturbed lately?  Else their knowledge of each other may be old."""
         pair = {node or "", COORDINATOR}
         if any(pair & hosts for hosts in self.lasting.values()):
             return False
@@ -316,7 +324,7 @@ class _Checker:
 
 
 def _works(world: World, directory: Directory) -> bool:
-    """Nothing but nodes is down."""
+    """Is nothing down but nodes?"""
     return not world.cut and not world.disturbed and world.down <= set(directory.nodes)
 
 

@@ -1,19 +1,18 @@
-"""A tentative result lacks only rows of inputs that were unavailable, and holds nothing that no source has sent.
+"""A tentative result lacks only rows of unavailable inputs, and contains only rows that sources have sent.
 
 A source is *sure* for a channel at a time when a live path leads from it to every replica that the results may come
-from, and *out* when one leads to none of them; a path counts once it has lasted as long as a switch may take.  What is
-sure must be in the results, and what is out cannot be:
+from, and *out* when a path leads to none of them; a path counts once it has lasted as long as a switch may take.  Rows
+of sure sources must be in the results, and rows of sources that are out cannot be:
 
-* of filters, maps, unions and inner joins, where more input only adds results: each result that the rows of sure
-  sources give alone is there, and each that is there is one of a run without failures;
-* of time windows, outer joins and rankings: where each source is sure or out for as long as a window reaches back, the
+* for filters, maps, unions and inner joins, where more input only adds results: each result that the rows of sure
+  sources alone give is present, and each present result belongs to a run without failures;
+* for time windows, outer joins and rankings: if each source is sure or out for as long as a window reaches back, the
   results are exactly those of a run without the sources that are out.
 
-``Recompute`` gives the results of a part of the sources' rows.  What cannot be decided is counted as ``accuracy
-unknown …``: of count windows and operators of users, whose state remembers everything; behind a unit that holds back
-each bucket (delay), for the next unit may wait for another input no longer; where buffers have little room; where a
-source is neither sure nor out.  A row that left its source so late that the bucket may have been given out is no
-input that was available.
+``Recompute`` returns the results of a part of the sources' rows.  Undecidable cases are counted as ``accuracy
+unknown …``: count windows and operators of users, whose state remembers everything; channels behind a unit that holds
+back each bucket (delay), for the next unit may wait for another input no longer; small buffers; sources that are
+neither sure nor out.  A row that left its source so late that its bucket may have been released is not available input.
 """
 
 from __future__ import annotations
@@ -42,15 +41,15 @@ from spe.stream.names import StreamId
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
 
 _PROPERTY = "accuracy"
-#: Which rows of each source, by id − 1.
+#: Mask of the selected rows of each source, by id − 1.
 Kept = Mapping[StreamId, npt.NDArray[np.bool_]]
 Recompute = Callable[[Kept], Reference]
-#: Tentative rows of fewer bytes than these may be dropped for lack of room (V6).
+#: Size in bytes below which tentative rows may be dropped for lack of room (V6).
 _LITTLE_SUFFIX = 1 << 20
 
 
 def check_accuracy(run: CheckedRun, reference: Reference, recompute: Recompute | None) -> Iterator[Finding]:
-    """See the module; Without ``recompute``, nothing is said of what is lacking."""
+    """Yields findings; without ``recompute``, lacking rows are not judged."""
     history, static, plan, directory, in_force, bounds, counters = run
     runs = tentative_runs(history)
     if not runs:
@@ -65,17 +64,17 @@ def check_accuracy(run: CheckedRun, reference: Reference, recompute: Recompute |
             counters.add("accuracy runs", len(mine))
             if only_adds(plan, channel.stream):
                 yield from _invented(f"client:{name}", channel, mine, reference, counters)
-            one = _Judge(plan, in_force, f"client:{name}", channel, bounds, sent, counters)
-            if why := one.undecidable():
+            judge = _Judge(plan, in_force, f"client:{name}", channel, bounds, sent, counters)
+            if why := judge.undecidable():
                 counters.add(f"accuracy unknown {why}", len(mine))
             elif recompute is not None:
-                yield from one.judge(mine, static, recompute, known)
+                yield from judge.judge(mine, static, recompute, known)
 
 
 def _invented(
     client: str, channel: Channel, runs: Sequence[TentativeRun], reference: Reference, counters: Counters
 ) -> Iterator[Finding]:
-    """Results that no run of the query over the sources' rows gives."""
+    """Finds results that no run of the query over the sources' rows gives."""
     if channel not in reference:
         return
     right = row_digests(reference[channel][1])
@@ -126,11 +125,13 @@ class _Judge:
         self._adds = only_adds(plan, channel.stream)
         self._reaches_us = reaches_back_us(plan, channel.stream)
         self._limit_us = (in_force.longest.bound_us(channel) or 0) + bounds.processing_us
-        replicas = [(of, n) for of in directory.placement for n in directory.hosts(of) if n in self._hosts]
+        replicas = [
+            (partition, n) for partition in directory.placement for n in directory.hosts(partition) if n in self._hosts
+        ]
         self._alpha_x_us = in_force.shortest_alpha_x_us(replicas)
 
     def undecidable(self) -> str:
-        """Why nothing can be said of the channel; "" where something can."""
+        """Returns why nothing can be claimed of the channel; "" where something can."""
         plan = self._plan
         if self._channel.stream in plan.sources or not self._sources <= self._sent.keys():
             return "sources"
@@ -168,31 +169,33 @@ class _Judge:
         self._counters.add("accuracy unknown sources come and go", len(runs) - len(judged))
 
     def _periods(self, static: Sequence[FaultInterval]) -> Iterator[list[_Part]]:
-        """Times in which nothing gets worse, and the replicas that results may come from stay the same."""
-        found: list[_Part] = []
+        """Yields times in which nothing gets worse, and the replicas that results may come from stay the same."""
+        period: list[_Part] = []
         last: World | None = None
-        replicas = {f"{of}@{n}" for of in self._directory.placement for n in self._directory.hosts(of)}
+        replicas = {
+            f"{partition}@{n}" for partition in self._directory.placement for n in self._directory.hosts(partition)
+        }
         origins_of: dict[World, Origin] = {}
-        for one in static:
-            world = one.world.among(self._hosts, replicas)
+        for interval in static:
+            world = interval.world.among(self._hosts, replicas)
             origin = origins_of.get(world)
             if origin is None:
                 disturbed = world.late or world.busy or world.unknown or self._client in world.down
                 paths = Origins(self._plan, Paths(self._plan, self._directory, world))
                 origin = Origin() if disturbed else paths.channel(self._client, self._channel)
                 origins_of[world] = origin
-            worse = bool(one.shaken & self._hosts) or (last is not None and not world.is_no_worse(last))
+            worse = bool(interval.shaken & self._hosts) or (last is not None and not world.is_no_worse(last))
             last = world
-            if found and (worse or origin.makers != found[-1].origin.makers):
-                yield found
-                found = []
+            if period and (worse or origin.makers != period[-1].origin.makers):
+                yield period
+                period = []
             if origin.makers:
-                found.append(_Part(one.from_us, one.to_us, origin))
-        if found:
-            yield found
+                period.append(_Part(interval.from_us, interval.to_us, origin))
+        if period:
+            yield period
 
     def _sure_spans(self, period: list[_Part]) -> Iterator[_Span]:
-        """One span: it begins when each source has become sure, and lasts to the end of the period."""
+        """Yields one span: it begins when each source has become sure, and lasts to the end of the period."""
         settled = {
             source: at_us + self._bounds.settle_us
             for source in sorted(self._sources)
@@ -204,7 +207,7 @@ class _Judge:
             yield _Span(min(settled.values()), end, settled, frozenset())
 
     def _clear_spans(self, period: list[_Part]) -> Iterator[_Span]:
-        """Times in which the same sources are sure, and all others out."""
+        """Yields times in which the same sources are sure, and all others out."""
         first = 0
         while first < len(period):
             origin, last = period[first].origin, first
@@ -218,13 +221,13 @@ class _Judge:
             first = last + 1
 
     def _expected(self, span: _Span, recompute: Recompute, known: dict[bytes, Reference]) -> tuple[Rows, Int64Array]:
-        """Results of what was sure, and times of rows that came too late to be in all of them."""
-        kept: dict[StreamId, npt.NDArray[np.bool_]] = {}
+        """Returns results of sure rows, and times of rows that came too late to be in all of them."""
+        selected: dict[StreamId, npt.NDArray[np.bool_]] = {}
         late = [np.empty(0, np.int64)]
         for source in self._plan.sources:
             sent = self._sent.get(source)
             if sent is None:
-                kept[source] = np.zeros(0, np.bool_)
+                selected[source] = np.zeros(0, np.bool_)
                 continue
             counts = np.diff(sent.upto, prepend=0)
             if source in self._sources:
@@ -232,15 +235,15 @@ class _Judge:
                 late.append(sent.reach[missed & (counts > 0)])
             else:
                 chosen = np.zeros(len(counts), np.bool_)
-            kept[source] = np.repeat(chosen, counts)
-        key = b"".join(np.packbits(kept[source]).tobytes() + b"/" for source in self._plan.sources)
+            selected[source] = np.repeat(chosen, counts)
+        key = b"".join(np.packbits(selected[source]).tobytes() + b"/" for source in self._plan.sources)
         if key not in known:
             self._counters.add("accuracy recomputed")
-            known[key] = recompute(kept)
+            known[key] = recompute(selected)
         return known[key][self._channel][1], np.concatenate(late)
 
     def _chosen(self, source: StreamId, span: _Span) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-        """Which of the events of a source count, and which of them came too late."""
+        """Returns masks of a source's events: those that count, and those that came too late."""
         sent = self._sent[source]
         begun = np.full(len(sent.at), END_OF_TIME)
         for other in self._sources:
@@ -269,10 +272,10 @@ class _Judge:
         kind = "rows" if self._adds else "results"
         self._counters.add(f"accuracy {kind} compared", len(expected))
         lacking = _more(expected, mine)
-        beside = _more(mine, expected) if not self._adds else np.zeros(0, np.bool_)
+        surplus = _more(mine, expected) if not self._adds else np.zeros(0, np.bool_)
         for rows, wrong, why in (
             (expected, lacking, "is lacking"),
-            (mine, beside, "is not a result of what was available"),
+            (mine, surplus, "is not a result of what was available"),
         ):
             if not self._adds and wrong.any():
                 wrong &= ~self._touched(rows.time, late)
@@ -285,7 +288,7 @@ class _Judge:
                 return
 
     def _touched(self, times: Int64Array, late: Int64Array) -> npt.NDArray[np.bool_]:
-        """Results that a row which came too late may have contributed to."""
+        """Returns a mask of results that a late row may have contributed to."""
         assert self._reaches_us is not None
         late = np.sort(late)
         # Its time lies between the promise before it and the reach of its event.
@@ -296,7 +299,7 @@ class _Judge:
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """A time in which it is known which sources results are computed from.
+    """A time in which it is known from which sources results are computed.
 
     Attributes:
       from_us, to_us: when.
@@ -313,7 +316,7 @@ class _Span:
 
 
 def _since(source: StreamId, parts: Sequence[_Part]) -> int | None:
-    """The time since which a source is sure without a break; None if it is not sure at the end."""
+    """Returns the time since which a source is sure without a break; None if it is not sure at the end."""
     since: int | None = None
     for part in parts:
         if source not in part.origin.sure:
@@ -328,7 +331,7 @@ def _within(rows: Rows, low: int, high: int) -> Rows:
 
 
 def _more(rows: Rows, than: Rows) -> npt.NDArray[np.bool_]:
-    """Which rows are there more often than in others: the last ones of each kind."""
+    """Returns a mask of rows that occur more often than in the others: the last ones of each kind."""
     digests, others = row_digests(rows), row_digests(than)
     values, place = np.unique(digests, return_inverse=True)
     there = np.searchsorted(np.sort(others), values, side="right") - np.searchsorted(np.sort(others), values)

@@ -1,11 +1,11 @@
 """P1: while a path is left, new results reach the client within kX; while a whole tree is left, they are stable.
 
-A *period* of a client's channel is a time in which a path is there all along: the world changes for the better only.
+A *period* of a client's channel is a time in which a path exists all along: the world changes for the better only.
 Every tuple that enters the first SUnion of a path, once the period has lasted as long as a switch may take, must be
 *covered* at the client (by a tuple's t_max or a boundary of either kind) kX + P after it entered: later where links
-are late or processes slow, by as much, and where the world has just changed for the better, since somebody may turn to
-a producer that has to wait for X itself.  So fresh results are asked for while a failure lasts and while it is
-corrected.  ``_Excuses`` says where nothing is claimed, and why.
+are late or processes slow, by as much, and where the world has just changed for the better, since a consumer may turn
+to a producer that has to wait for X itself.  So fresh results are required while a failure lasts and while it is
+corrected.  ``_Excuses`` has the times at which nothing is claimed, and the reasons.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from spe.stream.ids import Channel
 from spe.stream.names import Kind
 from spe.stream.times import BEFORE_TIME, END_OF_TIME, floor_to
 
-#: Seconds count as checked where something was due in them; their length, microseconds.
+#: Length of the slots in which seconds count as checked if something was due in them, microseconds.
 _SLOT_US = 100_000
 
 
 @dataclass(slots=True)
 class _Arrivals:
-    """What entered at one place: when, and the largest time up to then; and the last boundary before the end."""
+    """Arrivals at one place: when, and the largest time up to then; and the last boundary before the end."""
 
     at: list[int]
     high: list[int]
@@ -50,7 +50,7 @@ class _Arrivals:
 
 @dataclass(slots=True)
 class _Coverage:
-    """How far a client's channel has come: at each time, the largest t_max or boundary so far.
+    """Progress of a client's channel: at each time, the largest t_max or boundary so far.
 
     Attributes:
       last_us: the largest t_max of its stable tuples, of all times.
@@ -66,7 +66,7 @@ class _Coverage:
 
 
 def check_availability(run: CheckedRun) -> Iterator[Finding]:
-    """See the module.  Yields findings of P1."""
+    """Yields findings of P1."""
     history, static, plan, directory, in_force, bounds, counters = run
     arrivals = _arrivals(history)
     covered, tentative = _coverage(history)
@@ -84,7 +84,7 @@ def check_availability(run: CheckedRun) -> Iterator[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A time in which the world of a channel stays the same, and what it leaves of the paths."""
+    """A time in which the world of a channel stays the same, and the remaining paths."""
 
     from_us: int
     to_us: int
@@ -92,7 +92,7 @@ class _Part:
     reach: Reach
 
 
-#: Consecutive parts, each no worse than the one before: a path that was there stays.
+#: Consecutive parts, each no worse than the one before: an existing path stays.
 _Period = list[_Part]
 
 
@@ -102,7 +102,7 @@ class _Change:
 
     Attributes:
       settled_us: the time by which every process has made use of it.
-      due_us: the time by which what was on its way during the change must have come.
+      due_us: the time by which elements that were on their way during the change must have come.
     """
 
     at_us: int
@@ -111,20 +111,20 @@ class _Change:
 
 
 class _Excuses:
-    """Why nothing is claimed at times.  Each excuse is counted, with the time that it takes away.
+    """Reasons why nothing is claimed at times.  Each excuse is counted, with the time that it excludes.
 
     down: there is no client.
     no path: no replica can get from the sources to the client, or those that could suspend results, or have not
       recovered yet (``recovering.py`` limits how long that may take).
-    slow: a link carries less than is sent over it, so how late it makes things has no bound; and who reads over it need
-      not leave it, for something still comes.
-    loss: what is lost comes again after 0.2 s, 0.6 s, 1.4 s, …: no bound that is worth a claim holds for all sends.
+    slow: a link has less capacity than its traffic, so lateness has no bound; and a consumer need not leave it, for
+      elements still come.
+    loss: lost frames are sent again after 0.2 s, 0.6 s, 1.4 s, …: no useful bound holds for all sends.
     lag: the application itself is behind.
-    little room: where buffers are small and acknowledgements wait for disks, with checkpoints on disk (A8), checkpoint
-      logs (G5) or clients that have sinks (A1), what is kept for these alone can fill a buffer, and who is full blocks.
-      So it is from the first move on: who takes a role over keeps checkpoints on disk (M3).
-      The same once all that run a partition, or stand by for it and have room to run it, have been down at once: nobody
-      can take their place, or only who has no state (A2).
+    little room: if buffers are small and acknowledgements wait for disks, with checkpoints on disk (A8), checkpoint
+      logs (G5) or clients that have sinks (A1), the elements stored for these alone can fill a buffer, and a full one
+      blocks.  So it is from the first move on, since the node that takes over a role stores checkpoints on disk (M3).
+      The same once all replicas and usable standbys of a partition have been down at once: no other can take their
+      place, or only one without state (A2).
     apart: sources that are paced differently are further apart in tuple time than a bucket waits.
     any other kind: its effect is not known here.
     """
@@ -135,13 +135,13 @@ class _Excuses:
         disks = any(n.checkpoints.disk for n in directory.nodes.values()) or any(
             c.sinks for c in directory.clients.values()
         )
-        #: Since when acknowledgements have waited for disks, microseconds.
+        #: Time since which acknowledgements have waited for disks, microseconds.
         self._fills_us = BEFORE_TIME if disks or directory.logs else in_force.moved_us()
         self._hosting = [
             frozenset(n for n, role in roles.items() if role is Role.ACTIVE or not directory.fills(n))
             for roles in directory.roles.values()
         ]
-        #: Since when a partition has been lost, with all that stood by for it, microseconds.
+        #: Time since which a partition has been lost with all its standbys, microseconds.
         self._lost_us: float = inf
         hosts = (
             *directory.nodes,
@@ -151,20 +151,20 @@ class _Excuses:
         self._everybody = frozenset(hosts)
 
     def concerned(self, hosts: frozenset[str]) -> frozenset[str]:
-        """The processes whose troubles can reach a channel of ``hosts``: with small buffers, others can fill them."""
+        """Returns the processes that can affect a channel of ``hosts``: with small buffers, others can fill them."""
         return self._everybody if self._tight else hosts
 
-    def why(self, one: FaultInterval, client: str) -> str:
-        """Why nothing is claimed in an interval whatever paths there are; "" where something may be."""
-        if client in one.world.down:
+    def why(self, interval: FaultInterval, client: str) -> str:
+        """Returns why nothing is claimed in an interval whatever the paths; "" where something may be."""
+        if client in interval.world.down:
             return "down"
-        if self._tight and any(of <= one.world.down for of in self._hosting):
-            self._lost_us = min(self._lost_us, one.from_us)
-        if self._tight and one.to_us > min(self._fills_us, self._lost_us):
+        if self._tight and any(hosts <= interval.world.down for hosts in self._hosting):
+            self._lost_us = min(self._lost_us, interval.from_us)
+        if self._tight and interval.to_us > min(self._fills_us, self._lost_us):
             return "little room"
-        kinds = {kind for kind, _ in one.world.unknown}
+        kinds = {kind for kind, _ in interval.world.unknown}
         if not self._tight:
-            kinds.discard("full")  # it keeps in memory what it cannot store
+            kinds.discard("full")  # a process with a full disk stores in memory instead
         return min(kinds, default="")
 
     def excuse(self, why: str, us: int) -> None:
@@ -174,28 +174,28 @@ class _Excuses:
 def _periods(
     claim: _Claim, static: Sequence[FaultInterval], paths: dict[World, Paths], excuses: _Excuses
 ) -> Iterator[_Period]:
-    """The times in which a channel has a path all along."""
+    """Yields the times in which a channel has a path all along."""
     period: _Period = []
     hosts = excuses.concerned(claim.hosts)
-    for one in _merged(static, hosts, claim.replicas):
-        reach, why = Reach.NONE, excuses.why(one, claim.client)
+    for interval in _merged(static, hosts, claim.replicas):
+        reach, why = Reach.NONE, excuses.why(interval, claim.client)
         if not why:
-            known = paths.setdefault(one.world, Paths(claim.plan, claim.directory, one.world))
+            known = paths.setdefault(interval.world, Paths(claim.plan, claim.directory, interval.world))
             reach = known.channel(claim.client, claim.channel)
         if reach is Reach.NONE:
-            excuses.excuse(why or "no path", one.to_us - one.from_us)
-        worse = one.shaken or not (period and one.world.is_no_worse(period[-1].world, claim.tolerated_us))
+            excuses.excuse(why or "no path", interval.to_us - interval.from_us)
+        worse = interval.shaken or not (period and interval.world.is_no_worse(period[-1].world, claim.tolerated_us))
         if period and (reach is Reach.NONE or worse):
             yield period
             period = []
         if reach is not Reach.NONE:
-            period.append(_Part(one.from_us, one.to_us, one.world, reach))
+            period.append(_Part(interval.from_us, interval.to_us, interval.world, reach))
     if period:
         yield period
 
 
 class _Claim:
-    """What is promised of one channel."""
+    """The promise for one channel."""
 
     def __init__(
         self,
@@ -213,20 +213,20 @@ class _Claim:
         self.hosts = hosts_behind(plan, directory, channel) | {client}
         self.replicas = {str(c) for c in _replicas_behind(plan, directory, channel)}
         self._bounds = bounds
-        #: A heartbeat and its answer take longer by twice as much, and four in vain are a failure.
+        #: Twice this delays a heartbeat and its answer, and four in vain are a failure.
         self.tolerated_us = 1.5 * plan.timing.heartbeat_us
         self._shares = shares
-        #: The longest that ever was in force.
+        #: The longest bound that was ever in force.
         self._delay_us = shares.bound_us(channel) or 0
         self._levels = longest_path(plan, channel.stream)
         nodes = [n for n in directory.nodes.values() if n.id in self.hosts]
-        #: With the policy suspend, nothing new comes while a replica corrects.
+        #: Policy suspend: no new results while a replica corrects.
         self._suspends = any(n.during_stabilization is Policy.SUSPEND for n in nodes)
         #: The channel is one of several partitions of its stream.
         self._divided = plan.partitions_of(channel.stream) > 1
 
     def _limit_us(self, world: World, at_us: int | None = None) -> int:
-        """kX + P: how late a result may be; of what enters at a time, by what is in force until it has come (X5)."""
+        """Returns kX + P, the limit of a result; for a tuple, by what is in force until its result has come (X5)."""
         processing_us = self._bounds.among(world).processing_us
 
         def late_us(delay_us: int) -> int:
@@ -237,15 +237,15 @@ class _Claim:
         return late_us(self._shares.entered_us(self.channel, at_us, late_us) or 0)
 
     def _changes(self, period: _Period) -> list[_Change]:
-        """The changes for the better.  Who can have a better producer turns to it, and that may have to wait for X."""
-        found = []
+        """Returns changes for the better.  A consumer turns to a better producer, which may have to wait for X."""
+        changes = []
         for part in period[1:]:
             bounds = self._bounds.among(part.world)
             settled_us = part.from_us + self._delay_us + bounds.resettle_us
             if self._suspends:
                 settled_us += bounds.correct_us
-            found.append(_Change(part.from_us, settled_us, settled_us + self._limit_us(part.world)))
-        return found
+            changes.append(_Change(part.from_us, settled_us, settled_us + self._limit_us(part.world)))
+        return changes
 
     def covered(
         self,
@@ -255,7 +255,7 @@ class _Claim:
         paths: Mapping[World, Paths],
         counters: Counters,
     ) -> Iterator[Finding]:
-        """Whatever enters the first SUnion of a path is covered at the client in time."""
+        """Checks that every tuple that enters the first SUnion of a path is covered at the client in time."""
         bounds = self._bounds.among(period[0].world)
         begin = period[0].from_us + bounds.settle_us + (bounds.correct_us if self._suspends else 0)
         end = period[-1].to_us
@@ -300,10 +300,10 @@ class _Claim:
         return entered.boundary > BEFORE_TIME and high_us >= floor_to(entered.boundary, self.plan.bucket_us)
 
     def stable(self, period: _Period, tentative: list[Delivered], counters: Counters) -> Iterator[Finding]:
-        """With a whole tree nothing tentative comes, once what had been missing is corrected."""
+        """Checks that with a whole tree nothing tentative comes after the corrections."""
         for since_us, part in _whole(period):
             bounds = self._bounds
-            work_us = bounds.in_turn * bounds.work_us(since_us)  # each may have all that came before to correct
+            work_us = bounds.in_turn * bounds.work_us(since_us)  # each may have all earlier input to correct
             begin = since_us + bounds.settle_us + max(bounds.correct_us, work_us) + self._limit_us(part.world)
             begin = max(begin, part.from_us)
             if begin >= part.to_us:
@@ -322,7 +322,7 @@ class _Claim:
 
 
 def _whole(period: _Period) -> Iterator[tuple[int, _Part]]:
-    """Parts with a whole tree, and since when it is there; where something is late, αX may be too short for it."""
+    """Yields parts with a whole tree, and since when; if anything is late, αX may be too short for it."""
     since: int | None = None
     for part in period:
         if part.reach is not Reach.STABLE or part.world.late or part.world.busy:
@@ -335,7 +335,7 @@ def _whole(period: _Period) -> Iterator[tuple[int, _Part]]:
 def _places(
     claim: _Claim, part: _Part, arrivals: Mapping[tuple[str, Channel], _Arrivals], paths: Mapping[World, Paths]
 ) -> Iterator[tuple[str, Channel, _Arrivals]]:
-    """Where tuples enter that may come to the client; of real processes we know the sources only."""
+    """Yields places where tuples enter that may come to the client; of real processes only the sources."""
     entries = set(paths[part.world].entries(claim.client, claim.channel))
     places = {p for p in entries if p in arrivals} or {("", channel) for _, channel in entries}
     for place in sorted(places):
@@ -344,14 +344,14 @@ def _places(
 
 
 def _arrivals(history: History) -> dict[tuple[str, Channel], _Arrivals]:
-    """Stable tuples by (replica, channel) that they came to; of sources also by ("", channel): made available."""
-    found: dict[tuple[str, Channel], _Arrivals] = defaultdict(lambda: _Arrivals([], []))
+    """Returns stable tuples by (replica, channel) that received them; of sources also by ("", channel)."""
+    arrivals: dict[tuple[str, Channel], _Arrivals] = defaultdict(lambda: _Arrivals([], []))
     for event in history:
         if isinstance(event, Received):
             element = event.element
             if event.mode and isinstance(element, Boundary) and element.kind is Kind.STABLE:
                 if element.time < END_OF_TIME:
-                    found[event.consumer, event.channel].boundary = element.time
+                    arrivals[event.consumer, event.channel].boundary = element.time
                 continue
             if not event.mode or not isinstance(element, Batch) or element.kind is not Kind.STABLE or not len(element):
                 continue
@@ -360,10 +360,10 @@ def _arrivals(history: History) -> dict[tuple[str, Channel], _Arrivals]:
             key, high = ("", event.channel), event.high_us
         else:
             continue
-        one = found[key]
-        one.at.append(event.at_us)
-        one.high.append(high)
-    return dict(found)
+        entered = arrivals[key]
+        entered.at.append(event.at_us)
+        entered.high.append(high)
+    return dict(arrivals)
 
 
 def _coverage(
@@ -385,24 +385,24 @@ def _coverage(
             high = element.time
         else:
             continue
-        one = covered[key]
-        if not one.high or high > one.high[-1]:
-            one.at.append(event.at_us)
-            one.high.append(high)
+        progress = covered[key]
+        if not progress.high or high > progress.high[-1]:
+            progress.at.append(event.at_us)
+            progress.high.append(high)
     return dict(covered), dict(tentative)
 
 
 def _merged(static: Sequence[FaultInterval], hosts: frozenset[str], replicas: set[str]) -> Iterator[FaultInterval]:
-    """The intervals as they are for some processes: what happens elsewhere cuts nothing."""
+    """Yields intervals of some processes only: events elsewhere do not cut them."""
     last: FaultInterval | None = None
-    for one in static:
-        world = one.world.among(hosts, replicas)
-        if last is not None and last.world == world and not one.shaken & hosts:
-            last = replace(last, to_us=one.to_us)
+    for interval in static:
+        world = interval.world.among(hosts, replicas)
+        if last is not None and last.world == world and not interval.shaken & hosts:
+            last = replace(last, to_us=interval.to_us)
             continue
         if last is not None:
             yield last
-        last = FaultInterval(one.from_us, one.to_us, world, one.shaken & hosts)
+        last = FaultInterval(interval.from_us, interval.to_us, world, interval.shaken & hosts)
     if last is not None:
         yield last
 
@@ -411,8 +411,8 @@ def _replicas_behind(plan: Plan, directory: Directory, channel: Channel) -> Iter
     if channel.stream in plan.sources:
         return
     unit = plan.producer[channel.stream]
-    for of in directory.placement:
-        if of.unit == unit.id and of.partition == channel.partition:
-            yield from (f"{of}@{n}" for n in directory.hosts(of))
+    for partition in directory.placement:
+        if partition.unit == unit.id and partition.partition == channel.partition:
+            yield from (f"{partition}@{n}" for n in directory.hosts(partition))
     for upstream in unit.channels_in(channel.partition):
         yield from _replicas_behind(plan, directory, upstream)

@@ -1,6 +1,6 @@
-"""P3: when all has healed, every client holds what a run without failures gives, and nothing else.
+"""P3: when all has healed, every client holds the result of a run without failures, and nothing else.
 
-P2 says that the stable tuples that came are those of the reference; here, all of them must have come.
+P2 compares the stable tuples with the reference; here, all of them must have come.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def check_completeness(
     counters: Counters,
     dead: Set[str] = frozenset(),
 ) -> Iterator[Finding]:
-    """See the module; to be asked where P3's premise holds, of clients that are not dead.  Yields findings of P3."""
+    """Yields findings of P3; call it where P3's premise holds, for clients that are not dead."""
     end = _End()
     for event in history:
         end.take(event)
@@ -52,11 +52,11 @@ def check_completeness(
 
 @dataclass(slots=True)
 class _End:
-    """How a run ended."""
+    """State at the end of a run."""
 
     position: dict[_Place, int] = field(default_factory=dict)
     frontier: dict[_Place, int] = field(default_factory=dict)
-    #: The first tentative tuple that was not taken back.
+    #: The first tentative tuple that was not revoked.
     live: dict[_Place, Delivered] = field(default_factory=dict)
     sources: dict[Channel, int] = field(default_factory=dict)
 
@@ -104,18 +104,18 @@ def _stream(end: _End, client: str, channel: Channel, reference: Reference, at_u
 
 
 def check_states(history: History, directory: Directory, dead: Set[str] = frozenset()) -> Iterator[Finding]:
-    """Every replica is STABLE in the end, and no standby is failing or correcting.  Yields findings of P3.
+    """Checks that every replica is STABLE in the end, and no standby is failing or correcting (P3).
 
-    Replicas on nodes that are dead for good do not count.
+    Replicas on nodes that are dead for good are skipped.
     """
     states = {e.replica: e for e in history if isinstance(e, StateChanged) and host_of(e.replica) not in dead}
-    for of, standbys in directory.standbys.items():
-        for last in (states.get(f"{of}@{n}") for n in standbys.nodes):
+    for partition, standbys in directory.standbys.items():
+        for last in (states.get(f"{partition}@{n}") for n in standbys.nodes):
             if last is not None and last.state in (NodeState.UP_FAILURE, NodeState.STABILIZATION):
                 now = f"{last.state.name} since {last.at_us / 1e6:.3f} s"
                 yield Finding("P3", "all replicas are STABLE", history.end_us, last.replica, now)
-    for of, nodes in directory.placement.items():
-        for replica in (f"{of}@{n}" for n in nodes if n not in dead):
+    for partition, nodes in directory.placement.items():
+        for replica in (f"{partition}@{n}" for n in nodes if n not in dead):
             last = states.get(replica)
             if last is None or last.state is not NodeState.STABLE:
                 now = "was never heard of" if last is None else f"{last.state.name} since {last.at_us / 1e6:.3f} s"

@@ -1,4 +1,4 @@
-"""When all has healed nothing is left of the failures: no state, no memory, no subscription, no task that spins."""
+"""After healing nothing is left of the failures: no state, no memory, no subscription, no busy loop."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from spe.stream.history import (
 from spe.stream.ids import Channel
 from spe.stream.names import NodeState
 
-#: Notes that no trace may have, whatever fails: a peer broke the rules, an operator raised, replicas differ.
+#: Notes that must not occur, whatever fails: a peer broke the rules, an operator raised, replicas differ.
 BAD_NOTES = ("quarantine", "bad_peer", "replica_stopped", "replicas_differ")
-#: Elements that an output may keep of what all have acknowledged: one, where an acknowledgement ends inside it.
+#: Number of acknowledged elements that an output may keep: one, where an acknowledgement ends inside it.
 LOG_ENTRIES = 1
 
 
 def check_alarms(history: History, rounds_per_second: int, counters: Counters) -> Iterator[Finding]:
-    """At any time: no alarm in the trace, and no second in which something spins."""
+    """Checks at any time: no alarm in the trace, and no second with too many rounds."""
     for event in history:
         if isinstance(event, Note) and event.name in BAD_NOTES:
             yield Finding("quiet", event.name, event.at_us, event.host, event.text)
@@ -45,7 +45,7 @@ def check_alarms(history: History, rounds_per_second: int, counters: Counters) -
 def check_quiet(
     history: History, plan: Plan, directory: Directory, counters: Counters, dead: Set[str] = frozenset()
 ) -> Iterator[Finding]:
-    """At the end, after healing.
+    """Checks the end of a run, after healing.
 
     Args:
       dead: processes that do not come back: they need not run nor read anything, and logs that they read are not
@@ -64,10 +64,10 @@ def _buffers(
     last = {e.replica: e for e in history if isinstance(e, Buffers)}
     waited_for = directory.read_by(plan, dead)
     keeping = {
-        str(of)
-        for of in directory.placement
-        for s in plan.unit[of.unit].outputs
-        if Channel(s, of.partition) in waited_for
+        str(partition)
+        for partition in directory.placement
+        for s in plan.unit[partition.unit].outputs
+        if Channel(s, partition.partition) in waited_for
     }
     for replica, event in sorted(last.items()):
         counters.add("buffers checked")
@@ -83,7 +83,7 @@ def _buffers(
 def _subscriptions(
     history: History, plan: Plan, directory: Directory, counters: Counters, dead: Set[str]
 ) -> Iterator[Finding]:
-    """Every input of every replica and client has its MAIN, and nothing else."""
+    """Checks that every input of every replica and client has its MAIN, and nothing else."""
     feeds: dict[tuple[str, Channel], dict[int, str]] = {}
     states: dict[str, NodeState] = {}
     for event in history:
@@ -117,12 +117,16 @@ def _subscriptions(
 
 
 def _wanted(plan: Plan, directory: Directory, states: Mapping[str, NodeState]) -> Iterator[tuple[str, Channel]]:
-    """The inputs of all replicas that should run, and of the standbys that do."""
-    for of, nodes in directory.placement.items():
-        running = [n for n in directory.hosts(of) if n in nodes or states.get(f"{of}@{n}") is NodeState.STABLE]
+    """Yields the inputs of all replicas that should run, and of the standbys that do."""
+    for partition_id, nodes in directory.placement.items():
+        running = [
+            n
+            for n in directory.hosts(partition_id)
+            if n in nodes or states.get(f"{partition_id}@{n}") is NodeState.STABLE
+        ]
         for node in running:
-            for channel in plan.unit[of.unit].channels_in(of.partition):
-                yield f"{of}@{node}", channel
+            for channel in plan.unit[partition_id.unit].channels_in(partition_id.partition):
+                yield f"{partition_id}@{node}", channel
     for name, client in directory.clients.items():
         for stream in client.reads:
             for partition in range(plan.partitions_of(stream)):
@@ -130,19 +134,19 @@ def _wanted(plan: Plan, directory: Directory, states: Mapping[str, NodeState]) -
 
 
 def _processes(history: History, directory: Directory, dead: Set[str]) -> Iterator[Finding]:
-    """Every process of the plan runs once, except those that are dead for good."""
+    """Checks that every process of the plan runs once, except those that are dead for good."""
     running: dict[str, int] = {}
-    seen = False
+    recorded = False
     for event in history:
         match event:
             case ProcessUp(at_us, host):
-                seen = True
+                recorded = True
                 running[host] = running.get(host, 0) + 1
                 if running[host] > 1:
                     yield Finding("quiet", "a process runs once", at_us, host, f"runs {running[host]} times")
             case ProcessDown(_, host):
                 running[host] = 0
     expected = [*directory.addresses(), *(f"client:{c}" for c in directory.clients)]
-    for host in expected if seen else ():
+    for host in expected if recorded else ():
         if not running.get(host) and host not in dead:
             yield Finding("quiet", "every process runs", history.end_us, host, "does not run")

@@ -1,4 +1,4 @@
-"""P4: a stable tuple is never taken back and never changes.
+"""P4: a stable tuple is never revoked and never changes.
 
 No undo reaches below the last stable id of its subscription (or of the client), and an id of a channel has one content
 only, over all connections, replicas and restarts.
@@ -21,14 +21,14 @@ from spe.stream.history import Buffers, Delivered, Event, History, Opened, Proce
 from spe.stream.ids import Channel
 from spe.stream.names import Kind, StreamId
 
-#: One sequence of elements: a subscription, or what a client hands on.
+#: Key of a sequence of elements: of a subscription, or of a client's output.
 _Sequence = tuple[str, Channel, int]
 
 
 def check_permanence(
     history: History, plan: Plan, counters: Counters, lost: Mapping[StreamId, int] | None = None
 ) -> Iterator[Finding]:
-    """See the module.  Yields findings of P4.
+    """Yields findings of P4.
 
     Args:
       lost: when sources lost their logs, microseconds: the tuples of the next log are others.
@@ -46,7 +46,7 @@ def _undos(history: History, counters: Counters) -> Iterator[Finding]:
                 last[consumer, channel, generation] = position
             case ProcessUp(_, host):
                 for key in [k for k in last if k[0] == host]:
-                    del last[key]  # a client that begins anew may be given everything once more
+                    del last[key]  # a client that restarts without state may receive everything once more
             case Received(_, consumer, channel, _, generation):
                 yield from _undo(event, (consumer, channel, generation), last, counters)
             case Delivered(_, consumer, channel):
@@ -68,7 +68,7 @@ def _undo(
 
 
 def _contents(history: History, counters: Counters, others: OtherLogs) -> Iterator[Finding]:
-    """Of all stable tuples that anybody ever received of a channel, those of one id are one tuple."""
+    """Checks that stable tuples of one id of a channel are equal, whichever process received them."""
     arrivals: dict[Channel, list[Received | Delivered]] = defaultdict(list)
     for event in history:
         others.see(event)
@@ -85,18 +85,18 @@ def _contents(history: History, counters: Counters, others: OtherLogs) -> Iterat
         same_id = ids[order][1:] == ids[order][:-1]
         differ = np.flatnonzero(same_id & (digests[order][1:] != digests[order][:-1]))
         if len(differ):
-            one, other = int(order[differ[0]]), int(order[differ[0] + 1])
+            first_at, second_at = int(order[differ[0]]), int(order[differ[0] + 1])
             ends = np.cumsum([len(b) for b in batches])
-            first, second = (events[int(np.searchsorted(ends, at, side="right"))] for at in (one, other))
+            first, second = (events[int(np.searchsorted(ends, at, side="right"))] for at in (first_at, second_at))
             what = (
-                f"{channel}: id {ids[one]} is {show_row(rows, other)} here, but was {show_row(rows, one)} at "
-                f"{first.consumer} ({first.at_us / 1e6:.3f} s)"
+                f"{channel}: id {ids[first_at]} is {show_row(rows, second_at)} here, but was "
+                f"{show_row(rows, first_at)} at {first.consumer} ({first.at_us / 1e6:.3f} s)"
             )
             yield Finding("P4", "a stable id has one content", second.at_us, second.consumer, what)
 
 
 def _digests(history: History, counters: Counters, others: OtherLogs) -> Iterator[Finding]:
-    """Replicas that made as many tuples of a channel made the same ones."""
+    """Checks that replicas that made as many tuples of a channel made the same ones."""
     known: dict[tuple[Channel, int], tuple[int, Event, str]] = {}
     for event in history:
         others.see(event)

@@ -1,6 +1,6 @@
 """P2 at the client: its stable tuples are a prefix of the reference, and it never holds the same result twice.
 
-A client that begins anew goes on at the position that its first subscription announces.
+A client that restarts continues at the position that its first subscription announces.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from spe.stream.names import Kind
 
 @dataclass(slots=True)
 class _Received:
-    """What a client was given of one channel; a mark is the position at which it began anew."""
+    """Deliveries of one channel to a client; a number is the position at which it restarted."""
 
     events: list[Delivered | int] = field(default_factory=list)
     begun: bool = True
 
 
 def check_switching(history: History, plan: Plan, reference: Reference, counters: Counters) -> Iterator[Finding]:
-    """See the module.  Yields findings of P2."""
+    """Yields findings of P2."""
     for (client, channel), received in _by_client(history).items():
         delivered = sum(
             len(e.element) for e in received.events if isinstance(e, Delivered) and isinstance(e.element, Batch)
@@ -45,20 +45,20 @@ def check_switching(history: History, plan: Plan, reference: Reference, counters
 
 
 def _by_client(history: History) -> dict[tuple[str, Channel], _Received]:
-    found: dict[tuple[str, Channel], _Received] = defaultdict(_Received)
+    by_client: dict[tuple[str, Channel], _Received] = defaultdict(_Received)
     for event in history:
         if isinstance(event, Delivered):
-            found[event.consumer, event.channel].events.append(event)
+            by_client[event.consumer, event.channel].events.append(event)
         elif isinstance(event, ProcessUp):
-            for (client, _), received in found.items():
+            for (client, _), received in by_client.items():
                 if client == event.host:
                     received.begun = False
         elif isinstance(event, Opened) and event.consumer.startswith("client:"):
-            received = found[event.consumer, event.channel]
+            received = by_client[event.consumer, event.channel]
             if not received.begun or not received.events:
                 received.events.append(event.position)
                 received.begun = True
-    return dict(found)
+    return dict(by_client)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +66,8 @@ class _Tentative:
     """A batch of tentative tuples.
 
     Attributes:
-      position: the stable id that the client had come to.
-      undone: how often it had taken tentative tuples back before.
+      position: the stable id that the client had reached.
+      undone: how often it had revoked tentative tuples before.
     """
 
     event: Delivered
@@ -77,12 +77,12 @@ class _Tentative:
 
 
 class _Rule(NamedTuple):
-    """How often results that are equal may live.
+    """How many equal results may live.
 
     Attributes:
-      columns: in which they are equal; None: in all.
-      unknown: how often those may live that the reference has not.
-      why: what is said of one too many.
+      columns: the columns in which they are equal; None: all.
+      unknown: allowed number of results that the reference lacks.
+      why: the reason in a finding.
     """
 
     columns: tuple[int, ...] | None
@@ -91,7 +91,7 @@ class _Rule(NamedTuple):
 
 
 def _follow(client: str, events: list[Delivered | int]) -> tuple[list[Finding], list[_Tentative]]:
-    """Checks the order of ids, and that an undo precedes corrections; and gives the tentative tuples."""
+    """Checks the order of ids, and that an undo precedes corrections; returns the tentative tuples."""
     findings: list[Finding] = []
     tentative: list[_Tentative] = []
     position = undone = 0
@@ -123,10 +123,10 @@ def _follow(client: str, events: list[Delivered | int]) -> tuple[list[Finding], 
 def _lives_twice(
     client: str, channel: Channel, plan: Plan, reference: Reference, tentative: list[_Tentative]
 ) -> Iterator[Finding]:
-    """No result may live twice, among those that were not taken back.
+    """Checks that no result lives twice, among those that were not revoked.
 
-    One finding a batch, of its first such tuple; those behind it live as well, and count for what follows.
-    Where more input only adds results, a tentative result that is right (equal to one of the reference) may live as
+    One finding per batch, for its first such tuple; later ones live as well, and count for what follows.
+    If more input only adds results, a tentative result that is right (equal to one of the reference) may live as
     often as there; of an aggregate there may be one result per group and window, right or wrong.
     """
     if not tentative or channel not in reference:
@@ -136,34 +136,34 @@ def _lives_twice(
         rules.append(_Rule(None, np.inf, "it lives already, as often as a run without failures gives it"))
     if (columns := lineage_columns(plan, channel)) is not None:
         rules.append(_Rule(columns, 1, "another result of its group and window lives"))
-    ids, ours = joined([one.batch for one in tentative])
-    sizes = [len(one.batch) for one in tentative]
+    ids, ours = joined([batch_.batch for batch_ in tentative])
+    sizes = [len(batch_.batch) for batch_ in tentative]
     ends = np.cumsum(sizes)
-    undone = np.repeat([one.undone for one in tentative], sizes)
+    undone = np.repeat([batch_.undone for batch_ in tentative], sizes)
     expected_ids, expected = reference[channel]
-    come = np.repeat(np.searchsorted(expected_ids, [one.position for one in tentative], side="right"), sizes)
-    found: dict[int, tuple[int, str]] = {}
+    come = np.repeat(np.searchsorted(expected_ids, [batch_.position for batch_ in tentative], side="right"), sizes)
+    first_of_batch: dict[int, tuple[int, str]] = {}
     for columns, unknown, why in rules:
         digests, theirs = row_digests(ours, columns), row_digests(expected, columns)
-        order = np.argsort(digests, kind="stable")  # searches in order are quick
+        order = np.argsort(digests, kind="stable")  # sorted keys are searched faster
         allowed = _allowed(digests[order], theirs, come[order], unknown)
         places = np.sort(order[_occurrence(digests[order], undone[order]) > allowed])
         batches, first = np.unique(np.searchsorted(ends, places, side="right"), return_index=True)
         for batch, place in zip(batches.tolist(), places[first].tolist()):
-            found.setdefault(batch, (place, why))
-    for at, (place, why) in sorted(found.items()):
+            first_of_batch.setdefault(batch, (place, why))
+    for at, (place, why) in sorted(first_of_batch.items()):
         what = f"{channel}: id {ids[place]}, {show_row(ours, place)}: {why}"
         yield Finding("P2", "no result lives twice", tentative[at].event.at_us, client, what)
 
 
 def _allowed(digests: Digests, theirs: Digests, come: Int64Array, unknown: float) -> npt.NDArray[np.float64]:
-    """How many tentative results may be equal to each: as many as the reference has, less those that are stable.
+    """Returns how many equal tentative results may live: as many as the reference has, less the stable ones.
 
     Args:
       digests: in ascending order.
       theirs: of the reference, in its order.
-      come: per tuple, how many tuples of the reference are stable.
-      unknown: for those that the reference has not.
+      come: per tuple, number of stable tuples of the reference.
+      unknown: for results that the reference lacks.
     """
     places = np.flatnonzero(among(theirs, digests))
     places = places[np.argsort(theirs[places], kind="stable")]  # by digest, each in the order of the reference
@@ -178,7 +178,7 @@ def _allowed(digests: Digests, theirs: Digests, come: Int64Array, unknown: float
 
 
 def _occurrence(digests: Digests, undone: Int64Array) -> Int64Array:
-    """Counts equal tuples since any were last taken back: 1 for the first of its digest, 2 for the next, and so on.
+    """Counts equal tuples since the last undo: 1 for the first of its digest, 2 for the next, and so on.
 
     Args:
       digests: in ascending order, equal ones as they came.
@@ -188,7 +188,7 @@ def _occurrence(digests: Digests, undone: Int64Array) -> Int64Array:
 
 
 def _prefix(client: str, channel: Channel, events: list[Delivered | int], reference: Reference) -> Iterator[Finding]:
-    """Each stable tuple is the one that a run without failures gives at the same id."""
+    """Checks that each stable tuple equals that of a run without failures at the same id."""
     stable = [
         e
         for e in events

@@ -1,12 +1,12 @@
-"""When a replica may correct, when it must, and which partner serves in its place meanwhile (R1, R4, R5, K5).
+"""When a replica may correct, when it must, and which partner serves in its place (R1, R4, R5, K5).
 
-* *Nothing is silent as a redo begins* (R1): an input on which nothing comes would make results tentative again at once.
-* *Who corrects by leave has a partner that serves* (R5): when its partner is gone, or corrects or recovers itself, it
-  goes on with fresh results of its own.
-* *What has healed is corrected* (R3, R4, K5): by a replica whose partners are dead, or have nothing to correct.
+* R1: *Nothing is silent as a redo begins*: a silent input would make results tentative again at once.
+* R5: *A replica that corrects by leave has a partner that serves*: when its partner is gone, or corrects or recovers
+  itself, the replica continues with fresh results of its own.
+* R3, R4, K5: *What has healed is corrected*: by a replica whose partners are dead, or have nothing to correct.
 
-Nothing is claimed where buffers have little room, for then a redo begins to make some (R2); of processes that were
-disturbed a moment ago; nor of a replica of which the history does not tell what comes (real processes).
+Nothing is claimed if buffers have little room, for then a redo begins to make some (R2); of processes that were
+disturbed a moment ago; nor of a replica whose input is not in the history (real processes).
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ from spe.stream.names import Kind, NodeState
 from spe.stream.times import END_OF_TIME
 
 _SERVING: Final = (NodeState.STABLE, NodeState.UP_FAILURE)
-#: Elements of each input after which a history is taken to tell of all that comes.
+#: Number of elements of each input after which the history is assumed to have all input.
 _KNOWN: Final = 5
-#: Heartbeats after which a replica knows the state of its partner: four without an answer, and one to tell.
+#: Heartbeats until a replica knows its partner's state: four without an answer, and one with it.
 _HEARTBEATS: Final = 6
 
 
 @dataclass(slots=True)
 class _Replica:
-    """What is known of one.
+    """State of one replica.
 
     Attributes:
       stalls: per input, the silence after which R1 takes it for silent.
-      arrived_us: per input, when something came last, or may have; END_OF_TIME once it has ended.
-      came: per input, how many elements have come.
+      arrived_us: per input, when an element came last, or may have; END_OF_TIME once it has ended.
+      came: per input, number of elements.
       state_us: since when it is in its state.
-      partner: whom it asked last.
+      partner: the partner that it asked last.
       leans: it corrects by leave, and has had no fresh results since it began.
       spans: per input, the first and the last stable boundary that came since it failed.
-      unserved_us: since when it corrects by leave, and its partner cannot stand in for it.
+      unserved_us: since when it corrects by leave, and its partner cannot replace it.
       correctable_us: since when it could correct, and no partner does.
     """
 
@@ -74,12 +74,12 @@ class _Replica:
 
     @property
     def known(self) -> bool:
-        """Does the history tell of all that comes?"""
+        """Does the history have all its input?"""
         return all(self.came[channel] >= _KNOWN for channel in self.stalls)
 
 
 def check_corrections(run: CheckedRun) -> Iterator[Finding]:
-    """See the module."""
+    """Yields findings of R1, R3 to R5 and K5."""
     history, static, plan, directory, in_force, bounds, counters = run
     if not has_room(plan):
         return
@@ -104,18 +104,18 @@ class _Checker:
         self._counters = counters
         self._notice_us = _HEARTBEATS * plan.timing.heartbeat_us + bounds.processing_us
         self._replicas = {
-            f"{of}@{node}": _Replica(
-                f"{of}@{node}",
+            f"{partition}@{node}": _Replica(
+                f"{partition}@{node}",
                 str(node),
-                in_force.longest_x_us(of.unit, node),
+                in_force.longest_x_us(partition.unit, node),
                 directory.nodes[node].during_stabilization is Policy.SUSPEND,
-                {c: stall_us(plan, c) for c in plan.unit[of.unit].channels_in(of.partition)},
-                [(str(other), f"{of}@{other}") for other in directory.hosts(of) if other != node],
+                {c: stall_us(plan, c) for c in plan.unit[partition.unit].channels_in(partition.partition)},
+                [(str(other), f"{partition}@{other}") for other in directory.hosts(partition) if other != node],
             )
-            for of in directory.placement
-            for node in directory.hosts(of)
+            for partition in directory.placement
+            for node in directory.hosts(partition)
         }
-        #: Until when nothing is claimed of a process: it is disturbed, or was a moment ago.
+        #: Time until which nothing is claimed of a process: it is disturbed, or was a moment ago.
         self._shaken_us: dict[str, int] = {}
 
     def changes(self, interval: FaultInterval) -> None:
@@ -127,122 +127,122 @@ class _Checker:
     def take(self, event: Event, world: World) -> Iterator[Finding]:
         match event:
             case Received(at_us, consumer, channel, _, _, mode, element) if mode and consumer in self._replicas:
-                one = self._replicas[consumer]
+                replica = self._replicas[consumer]
                 ended = False
                 if isinstance(element, Boundary) and element.kind is Kind.STABLE:
                     ended = element.time >= END_OF_TIME
                     if not ended:
-                        first, _ = one.spans.get(channel, (element.time, 0))
-                        one.spans[channel] = first, element.time
-                one.came[channel] += 1
-                one.arrived_us[channel] = END_OF_TIME if ended else max(at_us, one.arrived_us.get(channel, 0))
+                        first, _ = replica.spans.get(channel, (element.time, 0))
+                        replica.spans[channel] = first, element.time
+                replica.came[channel] += 1
+                replica.arrived_us[channel] = END_OF_TIME if ended else max(at_us, replica.arrived_us.get(channel, 0))
                 return
             case Opened(at_us, consumer, channel, _, _, _, _, frontier) if consumer in self._replicas:
-                one = self._replicas[consumer]
+                replica = self._replicas[consumer]
                 # The producer's answer counts, and is not in the history.
                 soon_us = at_us + self._plan.timing.connect_us if frontier < END_OF_TIME else END_OF_TIME
-                one.arrived_us[channel] = max(soon_us, one.arrived_us.get(channel, 0))
+                replica.arrived_us[channel] = max(soon_us, replica.arrived_us.get(channel, 0))
                 return
             case Note(name="ask_partner", text=text):
-                if (found := re.match(r"replica=(\S+) partner=(\S+)", text)) and found[1] in self._replicas:
-                    self._replicas[found[1]].partner = found[2]
+                if (match_ := re.match(r"replica=(\S+) partner=(\S+)", text)) and match_[1] in self._replicas:
+                    self._replicas[match_[1]].partner = match_[2]
                 return
             case StateChanged(at_us, name, state, fresh) if name in self._replicas:
                 yield from self._moved(self._replicas[name], at_us, state, fresh)
             case ProcessDown(at_us, host):
-                for one in self._replicas.values():
-                    if one.node == host:
-                        self._forget(one, at_us)
+                for replica in self._replicas.values():
+                    if replica.node == host:
+                        self._forget(replica, at_us)
             case _:
                 return
         yield from self.judge(event.at_us, world)
 
-    def _forget(self, one: _Replica, at_us: int) -> None:
-        one.state, one.state_us, one.leans = NodeState.RECOVERING, at_us, False
-        one.arrived_us.clear()
-        one.spans.clear()
+    def _forget(self, replica: _Replica, at_us: int) -> None:
+        replica.state, replica.state_us, replica.leans = NodeState.RECOVERING, at_us, False
+        replica.arrived_us.clear()
+        replica.spans.clear()
 
-    def _moved(self, one: _Replica, at_us: int, state: NodeState, fresh: bool) -> Iterator[Finding]:
-        before = one.state
+    def _moved(self, replica: _Replica, at_us: int, state: NodeState, fresh: bool) -> Iterator[Finding]:
+        before = replica.state
         if state is NodeState.RECOVERING:
-            self._forget(one, at_us)
+            self._forget(replica, at_us)
             return
         if state is not before:
-            one.state, one.state_us = state, at_us
+            replica.state, replica.state_us = state, at_us
             if state is NodeState.UP_FAILURE:
-                one.spans.clear()
+                replica.spans.clear()
         if state is NodeState.STABILIZATION and before is NodeState.UP_FAILURE:
-            one.leans = not fresh and not one.suspends
-            yield from self._begins(one, at_us)
-        one.leans &= state is NodeState.STABILIZATION and not fresh
+            replica.leans = not fresh and not replica.suspends
+            yield from self._begins(replica, at_us)
+        replica.leans &= state is NodeState.STABILIZATION and not fresh
 
-    def _begins(self, one: _Replica, at_us: int) -> Iterator[Finding]:
-        """A redo begins: no input may be silent (R1)."""
-        if not one.known or self._shaken_us.get(one.node, 0) > at_us:
+    def _begins(self, replica: _Replica, at_us: int) -> Iterator[Finding]:
+        """Checks a redo that begins: no input may be silent (R1)."""
+        if not replica.known or self._shaken_us.get(replica.node, 0) > at_us:
             return
         self._counters.add("redos checked for silent inputs")
-        for channel, stall in one.stalls.items():
-            silent_us = at_us - one.arrived_us.get(channel, at_us)
+        for channel, stall in replica.stalls.items():
+            silent_us = at_us - replica.arrived_us.get(channel, at_us)
             if silent_us > stall + self._bounds.processing_us:
                 what = f"it corrects, though nothing has come of {channel} for {silent_us / 1e6:.3f} s"
-                yield Finding("steady", "nothing is silent as a redo begins", at_us, one.name, what)
+                yield Finding("steady", "nothing is silent as a redo begins", at_us, replica.name, what)
 
     def judge(self, now: int, world: World) -> Iterator[Finding]:
-        """Yields what has lasted too long by now."""
-        for one in self._replicas.values():
-            yield from self._leaning(one, now, world)
-            yield from self._correctable(one, now, world)
+        """Yields findings of what has lasted too long by now."""
+        for replica in self._replicas.values():
+            yield from self._leaning(replica, now, world)
+            yield from self._correctable(replica, now, world)
 
-    def _leaning(self, one: _Replica, now: int, world: World) -> Iterator[Finding]:
-        """A replica whose partner stopped serving goes on with results of its own (R5)."""
-        partner = next((r for n, r in one.partners if n == one.partner), None)
+    def _leaning(self, replica: _Replica, now: int, world: World) -> Iterator[Finding]:
+        """Checks that a replica whose partner stopped serving continues with its own results (R5)."""
+        partner = next((r for n, r in replica.partners if n == replica.partner), None)
         served = (
-            not one.leans
+            not replica.leans
             or partner is None
-            or one.node in world.down | world.disturbed
+            or replica.node in world.down | world.disturbed
             or (
-                one.partner not in world.down
-                and world.open(one.node, one.partner)
+                replica.partner not in world.down
+                and world.open(replica.node, replica.partner)
                 and self._replicas[partner].state in _SERVING
             )
         )
-        since, one.unserved_us = one.unserved_us, None if served else one.unserved_us or now
+        since, replica.unserved_us = replica.unserved_us, None if served else replica.unserved_us or now
         if since is None:
             self._counters.add("partners lost in a redo", not served)
-        elif now - since > self._notice_us and self._shaken_us.get(one.node, 0) <= now:
-            what = f"it corrects by leave of {one.partner}, which cannot stand in for it since {since / 1e6:.3f} s"
-            yield Finding("turns", "who corrects by leave has a partner that serves", now, one.name, what)
-            one.leans, one.unserved_us = False, None
+        elif now - since > self._notice_us and self._shaken_us.get(replica.node, 0) <= now:
+            what = f"it corrects by leave of {replica.partner}, which cannot stand in for it since {since / 1e6:.3f} s"
+            yield Finding("turns", "a replica that corrects by leave has a serving partner", now, replica.name, what)
+            replica.leans, replica.unserved_us = False, None
 
-    def _correctable(self, one: _Replica, now: int, world: World) -> Iterator[Finding]:
-        """A replica corrects if it can and its partners are gone or have nothing to correct (R3, R4, K5)."""
+    def _correctable(self, replica: _Replica, now: int, world: World) -> Iterator[Finding]:
+        """Checks that a replica corrects if it can and its partners are gone or need not (R3, R4, K5)."""
         could = (
-            one.known
-            and one.state is NodeState.UP_FAILURE
-            and one.node not in world.down | world.disturbed
-            and all(self._stands_back(one, n, r, world) for n, r in one.partners)
-            and all(self._whole(one.node, channel, world) for channel in one.stalls)
+            replica.known
+            and replica.state is NodeState.UP_FAILURE
+            and replica.node not in world.down | world.disturbed
+            and all(self._stands_back(replica, n, r, world) for n, r in replica.partners)
+            and all(self._whole(replica.node, channel, world) for channel in replica.stalls)
         )
-        since, one.correctable_us = one.correctable_us, one.correctable_us or now if could else None
+        since, replica.correctable_us = replica.correctable_us, replica.correctable_us or now if could else None
         if since is None:
             self._counters.add("replicas that could correct", could)
             return
-        due_us = self._bounds.settle_us + 2 * self._plan.timing.request_us + one.x_us
-        if now - since > due_us + self._work_us(one):
+        due_us = self._bounds.settle_us + 2 * self._plan.timing.request_us + replica.x_us
+        if now - since > due_us + self._work_us(replica):
             what = f"it is UP_FAILURE, though its inputs work since {since / 1e6:.3f} s"
-            yield Finding("steady", "what has healed is corrected", now, one.name, what)
-            one.correctable_us = None
+            yield Finding("steady", "healed failures are corrected", now, replica.name, what)
+            replica.correctable_us = None
 
-    def _work_us(self, one: _Replica) -> int:
-        """What it takes to work off all that came since it failed: one that suspends has not begun."""
-        longest_us = max((last - first for first, last in one.spans.values()), default=0)
+    def _work_us(self, replica: _Replica) -> int:
+        """Returns the time to process all input since it failed: a replica that suspends has not begun."""
+        longest_us = max((last - first for first, last in replica.spans.values()), default=0)
         return self._bounds.work_us(longest_us)
 
-    def _stands_back(self, one: _Replica, node: str, partner: str, world: World) -> bool:
+    def _stands_back(self, replica: _Replica, node: str, partner: str, world: World) -> bool:
         """Is a partner gone, or can it grant leave?"""
         if node in world.disturbed:
             return False
-        gone = node in world.down or not world.open(one.node, node)
+        gone = node in world.down or not world.open(replica.node, node)
         return gone or self._replicas[partner].state in _SERVING
 
     def _whole(self, node: str, channel: Channel, world: World) -> bool:

@@ -1,4 +1,4 @@
-"""Directories never go back (D2): versions that a process goes by grow, over restarts as far as its disk kept them."""
+"""D2: directories never go back: versions of a process grow, over restarts as far as its disk stored them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from spe.stream.history import DirectoryApplied, FaultBegan, History, ProcessUp
 
 
 def check_directories(history: History, counters: Counters) -> Iterator[Finding]:
-    """See the module."""
-    #: What each process goes by since it began.
+    """Yields findings of D2."""
+    #: Current version of each process since it began.
     current: dict[str, Version] = {}
-    #: What its disk is sure to hold, by file: with another plan it begins with another.
-    kept: dict[tuple[str, str], Version] = {}
+    #: Version that its disk surely holds, by file: a process with another plan begins with another.
+    stored: dict[tuple[str, str], Version] = {}
     forgetful: set[str] = set()
     for event in history:
         match event:
@@ -30,7 +30,7 @@ def check_directories(history: History, counters: Counters) -> Iterator[Finding]
                     counters.add("versions of the directory applied")
                 begins = host not in current
                 before = (
-                    (CONFIGURED if host in forgetful else kept.get((host, file), CONFIGURED))
+                    (CONFIGURED if host in forgetful else stored.get((host, file), CONFIGURED))
                     if begins
                     else current[host]
                 )
@@ -40,4 +40,4 @@ def check_directories(history: History, counters: Counters) -> Iterator[Finding]
                     yield Finding("D2", "directories never go back", at_us, host, what)
                 current[host] = version
                 if safe:
-                    kept[host, file] = max(version, kept.get((host, file), CONFIGURED))
+                    stored[host, file] = max(version, stored.get((host, file), CONFIGURED))

@@ -1,7 +1,7 @@
-"""P2 at every consumer's edge: each subscription goes on exactly where the consumer stands, and keeps its order.
+"""P2 at every consumer: each subscription continues exactly at the consumer's position, and keeps its order.
 
-A consumer's *view* of a channel is what all its subscriptions have brought together; it begins anew with the consumer,
-at the position that it then announces.
+A consumer's *view* of a channel is the total of all its subscriptions; it restarts with the consumer, at the position
+that the consumer then announces.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ class _Feed:
     frontier: int
     t_star: int
     opened_us: int
-    #: Whether tentative elements that this subscription brought have not been taken back.
+    #: Whether tentative elements of this subscription have not been revoked.
     tentative: bool = False
     #: An undo came, and no rec_done after it.
     correcting: bool = False
-    #: How many rec_dones may say STABLE: the times that the producer had become so before, less one where it was STABLE
-    #: as this was opened by a consumer that held tentative tuples; and how many did.
+    #: How many rec_dones may say STABLE: the number of times that the producer had become STABLE before, less one if it
+    #: was STABLE when a consumer with tentative tuples opened this; and how many did.
     stable_before: int = 0
     stable_dones: int = 0
-    #: Nothing has come since the undo: it is made for what follows it.
+    #: No element has come since the undo, which must be followed by corrections.
     bare: bool = False
-    #: Nothing tentative may repeat what was seen before it was opened, until the first undo.
+    #: Until the first undo, no tentative tuple may repeat one from before it was opened.
     first_run: bool = True
 
 
@@ -65,7 +65,7 @@ class _View:
 
 
 def check_feeds(history: History, plan: Plan, counters: Counters) -> Iterator[Finding]:
-    """See the module.  Yields findings of P2."""
+    """Yields findings of P2."""
     return _FeedCheck(plan, counters).run(history)
 
 
@@ -97,7 +97,7 @@ class _FeedCheck:
                     self._begin(event)
 
     def _begin(self, event: Event) -> None:
-        """A consumer that begins holds nothing."""
+        """Clears the view of a consumer that restarts."""
         match event:
             case StateChanged(at_us, replica, state):
                 if state is NodeState.STABLE:
@@ -174,7 +174,7 @@ class _FeedCheck:
         feed = view.feeds.get(event.generation)
         if feed is None:
             what = f"takes what {event.producer} sends on subscription {event.generation}, which is not open"
-            yield _finding(event, "what comes for a closed subscription is dropped", what)
+            yield _finding(event, "elements of closed subscriptions are dropped", what)
             return
         producer = self._replica(event)
         state, since_us = self._states.get(producer, (None, 0))
@@ -200,7 +200,7 @@ class _FeedCheck:
             return
         elif isinstance(element, RecDone):
             self._counters.add("rec_dones")
-            # By count, not by time: what waited in a socket is read long after it was sent.
+            # By count, not by time: elements that waited in a socket are read long after they were sent.
             feed.stable_dones += element.state is NodeState.STABLE
             if state is not None and feed.stable_before + feed.stable_dones > self._times_stable[producer]:
                 what = f"a rec_done of {event.producer} says STABLE; since the undo it has not been"

@@ -1,8 +1,8 @@
-"""Stable preferred: nobody stays with a failing replica, or with none, while a STABLE one can be reached.
+"""Stable preferred: no consumer stays with a failing producer, or without one, while a STABLE one can be reached.
 
-Nothing is claimed of a STABLE replica that has lost an input: it has no new results, and is not preferred (F4).  Where
-buffers have little room, one that is full may have nothing more than has been read of one that corrects and is full,
-too: so nothing is claimed then of who reads a replica that corrects.
+Nothing is claimed of a STABLE replica that has lost an input: it has no new results, and is not preferred (F4).  If
+buffers have little room, a full producer may have nothing more than a consumer has read of one that corrects and is
+full, too: then nothing is claimed of consumers of a correcting replica.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from spe.stream.names import NodeId, NodeState
 
 
 def check_preferred(run: CheckedRun) -> Iterator[Finding]:
-    """Yields findings of the rule: a better producer, reachable and STABLE all along, is taken within *settle*.
+    """Yields findings of the rule: a better producer, reachable and STABLE all along, is chosen within *settle*.
 
-    Of a history without subscriptions nothing can be said.
+    Nothing is claimed of a history without subscriptions.
     """
     history, static, plan, directory, _, bounds, counters = run
     if not any(isinstance(event, Opened) for event in history):
@@ -58,7 +58,7 @@ class _Follow:
         self._directory = directory
         self._bounds = bounds
         self._counters = counters
-        #: Who reads a replica in one of these states need not read another one.
+        #: A consumer of a replica in one of these states need not change.
         self._good = {NodeState.STABLE} if has_room(plan) else {NodeState.STABLE, NodeState.STABILIZATION}
         self._paths: tuple[World, Paths] | None = None
         self._states: dict[str, NodeState] = {}
@@ -67,13 +67,13 @@ class _Follow:
         #: Since when a consumer could have had a better producer.
         self._since: dict[tuple[str, Channel, str], int] = {}
         self._slower = (World().late, World().busy)
-        #: (consumer, producing replica) where the producer has forgotten what the consumer needs next (A2).
+        #: (consumer, producing replica) if the producer no longer has the elements that the consumer needs next (A2).
         self._evicted: set[tuple[str, str]] = set()
         self._inputs = [
-            (f"{of}@{node}", channel)
-            for of in directory.placement
-            for node in directory.hosts(of)
-            for channel in plan.unit[of.unit].channels_in(of.partition)
+            (f"{partition}@{node}", channel)
+            for partition in directory.placement
+            for node in directory.hosts(partition)
+            for channel in plan.unit[partition.unit].channels_in(partition.partition)
         ] + [
             (f"client:{name}", Channel(s, p))
             for name, client in directory.clients.items()
@@ -92,7 +92,7 @@ class _Follow:
                 self._states[replica] = state
                 if state is NodeState.RECOVERING:
                     self._forget(replica)
-                if state in (NodeState.RECOVERING, NodeState.STABLE):  # it needs only tuples that are still to be made
+                if state in (NodeState.RECOVERING, NodeState.STABLE):  # it needs only future tuples
                     self._evicted = {(c, r) for c, r in self._evicted if c != replica}
             case Opened(_, consumer, channel, producer, generation, mode):
                 self._evicted -= {(consumer, r) for n, r in self._producers.get(channel, ()) if n == producer}
@@ -117,7 +117,7 @@ class _Follow:
         yield from self.judge(event.at_us, world)
 
     def _evict(self, note: str) -> None:
-        """``note``: ``replica=… consumers=[…]``.  Who is STABLE needs only what is new."""
+        """Handles ``note``: ``replica=… consumers=[…]``.  A STABLE consumer needs only new elements."""
         replica, _, consumers = note.removeprefix("replica=").partition(" consumers=")
         evicted = re.findall("'([^']+)'", consumers)
         self._evicted |= {(c, replica) for c in evicted if self._states.get(c) is not NodeState.STABLE}
@@ -127,11 +127,11 @@ class _Follow:
             del self._feeds[key]
 
     def judge(self, now: int, world: World) -> Iterator[Finding]:
-        """Yields what has lasted too long by now."""
+        """Yields findings of what has lasted too long by now."""
         if self._paths is None or self._paths[0] is not world:
             self._paths = (world, Paths(self._plan, self._directory, world))
         paths = self._paths[1]
-        if (world.late, world.busy) != self._slower:  # another time is allowed now
+        if (world.late, world.busy) != self._slower:  # the allowed time has changed
             self._slower = (world.late, world.busy)
             self._since.clear()
         settle_us = self._bounds.among(world).settle_us
@@ -167,6 +167,6 @@ class _Follow:
                     self._since.pop(key)
 
     def _state(self, channel: Channel, producer: str | None) -> NodeState | None:
-        """Of a producer, as far as it is known; None also where nobody is read."""
+        """Returns the state of a producer, if known; None also without a producer."""
         replica = next((r for n, r in self._producers[channel] if n == producer), "")
         return self._states.get(replica)

@@ -1,20 +1,20 @@
-"""A replica that recovers gets on (rule A3): it finds a state, catches up, and serves.
+"""A3: a replica that recovers makes progress: it finds a state, catches up, and serves.
 
-Asked while it runs, nothing disturbs it, and something comes from upstream.  Where a state is in reach (a partner that
-serves can be reached, or all its inputs are sources, whose logs are never truncated)
+Checked while it runs undisturbed and receives input.  If a state is in reach (a serving partner can be reached, or all
+its inputs are sources, whose logs are never truncated)
 
-* it has subscribed to its inputs within *recover* (``Bounds.recover_us``), for by then it has a state to go on from;
+* it has subscribed to its inputs within *recover* (``Bounds.recover_us``), for by then it has a state to continue from;
 * it serves within *recover* and as long as the run has lasted, for there is no more than that to catch up with.
 
-There, and wherever something comes of each input,
+In that case, and whenever each input has elements,
 
-* it serves within *settle* + X once it has what its producers have, for then it had a state; where each slice of work
-  takes a while, it may have come at once, and has that long for each bucket of it.
+* it serves within *settle* + X once it has all that its producers have, for then it had a state; if each slice of work
+  takes a while, the input may have come at once, and it has that long for each bucket of it.
 
-Where an input is cut off, and something new comes of another one (later than all that had been sent when the replica
-subscribed), it serves within *settle* + X of that: what is due is due, however much of its state is to be made again.
+If an input is cut off, and another one has new elements (later than all that had been sent when the replica
+subscribed), it serves within *settle* + X of those: due results are due, however much of its state is to be recomputed.
 
-Standbys are left out, and whoever stands by for a while in the place of another; ``restored.py`` asks for standbys.
+Standbys are left out, permanent and temporary ones; ``restored.py`` judges them.
 """
 
 from __future__ import annotations
@@ -40,54 +40,58 @@ from spe.stream.names import Kind, NodeId, NodeState
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
 
 _PROPERTY = "recovering"
-#: Time between two looks at whether a replica has caught up.
+#: Time between two checks whether a replica has caught up.
 _LOOK_US = 100_000
 
 
 def check_recovering(run: CheckedRun) -> Iterator[Finding]:
-    """See the module.
+    """Yields findings of A3.
 
-    Nothing is claimed where buffers have little room, for then a place in a log may be given up again and again; nor,
-    but for the last of the rules, of a replica whose inputs the history does not tell of (real processes).
+    Nothing is claimed if buffers have little room, for then a place in a log may be given up again and again; nor,
+    except for the last rule, of a replica whose inputs are not in the history (real processes).
     """
     history, static, plan, directory, in_force, bounds, counters = run
     paths: dict[World, Paths] = {}
     spans = _Spans(_idle(history), _without_state(history, directory))
     places = [
-        _Place(plan, directory, in_force, of, node) for of, nodes in directory.placement.items() for node in nodes
+        _Place(plan, directory, in_force, partition, node)
+        for partition, nodes in directory.placement.items()
+        for node in nodes
     ]
     begins = [s for place in places for s in _stretches(place, static, paths, spans, place.can_recover, counters)]
     goes_on = [s for place in places for s in _stretches(place, static, paths, spans, place.can_catch_up)]
     cut_off = [s for place in places for s in _stretches(place, static, paths, spans, place.can_give)]
-    begins, goes_on, cut_off = ([s for s in found if s.is_long(bounds)] for found in (begins, goes_on, cut_off))
+    begins, goes_on, cut_off = ([s for s in stretches if s.is_long(bounds)] for stretches in (begins, goes_on, cut_off))
     if not goes_on and not cut_off:
         return
     if not has_room(plan):
         counters.add("recovering excused little room_us", sum(s.to_us - s.from_us for s in goes_on))
         return
-    told = _told(history, {s.place.name for s in (*goes_on, *cut_off)})
+    progress = _progress(history, {s.place.name for s in (*goes_on, *cut_off)})
     for stretch in begins:
-        yield from _Judge(stretch, told, plan, directory, bounds).finds_a_state(counters)
+        yield from _Judge(stretch, progress, plan, directory, bounds).finds_a_state(counters)
     for stretch in goes_on:
-        yield from _Judge(stretch, told, plan, directory, bounds).catches_up(paths)
+        yield from _Judge(stretch, progress, plan, directory, bounds).catches_up(paths)
     for stretch in cut_off:
-        yield from _Judge(stretch, told, plan, directory, bounds).gives_results(counters)
+        yield from _Judge(stretch, progress, plan, directory, bounds).gives_results(counters)
 
 
 class _Place:
     """A replica, and the processes that it needs."""
 
-    def __init__(self, plan: Plan, directory: Directory, in_force: InForce, of: PartitionId, node: NodeId) -> None:
+    def __init__(
+        self, plan: Plan, directory: Directory, in_force: InForce, partition: PartitionId, node: NodeId
+    ) -> None:
         self.plan = plan
         self.directory = directory
-        self.of = of
+        self.partition = partition
         self.node = node
-        self.name = f"{of}@{node}"
-        self.x_us = in_force.longest_x_us(of.unit, node)
+        self.name = f"{partition}@{node}"
+        self.x_us = in_force.longest_x_us(partition.unit, node)
         self.in_force = in_force
-        self.inputs = plan.unit[of.unit].channels_in(of.partition)
-        self.partners = [n for n in directory.placement[of] if n != node]
-        self.hosts = hosts_behind(plan, directory, Channel(plan.unit[of.unit].outputs[0], of.partition))
+        self.inputs = plan.unit[partition.unit].channels_in(partition.partition)
+        self.partners = [n for n in directory.placement[partition] if n != node]
+        self.hosts = hosts_behind(plan, directory, Channel(plan.unit[partition.unit].outputs[0], partition.partition))
         self._suspends = in_force.directory.nodes[node].during_failure is Policy.SUSPEND
         self._reads_sources = all(channel.stream in plan.sources for channel in self.inputs)
 
@@ -98,7 +102,7 @@ class _Place:
         if all(reach is Reach.NONE for reach in reaches):
             return False
         partner = any(
-            n not in world.down and f"{self.of}@{n}" not in world.recovering and paths.link(self.node, n)
+            n not in world.down and f"{self.partition}@{n}" not in world.recovering and paths.link(self.node, n)
             for n in self.partners
         )
         return partner or (self._reads_sources and Reach.NONE not in reaches)
@@ -121,7 +125,7 @@ class _Place:
 
 @dataclass(slots=True)
 class _Stretch:
-    """A time in which a replica recovers and can get on, and nothing gets worse.
+    """A time in which a replica recovers and can make progress, and nothing gets worse.
 
     Attributes:
       parts: (from, to, world).
@@ -151,23 +155,25 @@ def _stretches(
     counters: Counters | None = None,
 ) -> Iterator[_Stretch]:
     stretch = _Stretch(place)
-    for one in static:
-        recovers = place.name in one.world.recovering and place.node not in one.world.down
-        recovers = recovers and not _meets(one, spans.idle.get(place.name, ()))
+    for interval in static:
+        recovers = place.name in interval.world.recovering and place.node not in interval.world.down
+        recovers = recovers and not _meets(interval, spans.idle.get(place.name, ()))
         if recovers and counters is not None:
-            counters.add("recovering_us", one.to_us - one.from_us)
-        known = paths.setdefault(one.world, Paths(place.plan, place.directory, one.world)) if recovers else None
-        able = known is not None and gets_on(spans.partners(one), known)
+            counters.add("recovering_us", interval.to_us - interval.from_us)
+        known = (
+            paths.setdefault(interval.world, Paths(place.plan, place.directory, interval.world)) if recovers else None
+        )
+        able = known is not None and gets_on(spans.partners(interval), known)
         if recovers and not able and counters is not None:
-            counters.add("recovering excused no way_us", one.to_us - one.from_us)
-        worse = bool(one.shaken & place.hosts)
+            counters.add("recovering excused no way_us", interval.to_us - interval.from_us)
+        worse = bool(interval.shaken & place.hosts)
         if stretch.parts and not worse:
-            worse = not _seen(place, one.world).is_no_worse(_seen(place, stretch.parts[-1][2]))
+            worse = not _relevant_part(place, interval.world).is_no_worse(_relevant_part(place, stretch.parts[-1][2]))
         if stretch.parts and (not able or worse):
             yield stretch
             stretch = _Stretch(place)
         if able:
-            stretch.parts.append((one.from_us, one.to_us, one.world))
+            stretch.parts.append((interval.from_us, interval.to_us, interval.world))
     if stretch.parts:
         yield stretch
 
@@ -184,20 +190,20 @@ class _Spans:
     idle: Mapping[str, Sequence[tuple[int, int]]]
     without_state: Mapping[str, Sequence[tuple[int, int]]]
 
-    def partners(self, one: FaultInterval) -> World:
-        """A world in which those count as recovering that may have no state to give."""
-        lacking = {replica for replica, spans in self.without_state.items() if _meets(one, spans)}
-        return replace(one.world, recovering=one.world.recovering | lacking) if lacking else one.world
+    def partners(self, interval: FaultInterval) -> World:
+        """Returns a world in which replicas that may have no state to give count as recovering."""
+        lacking = {replica for replica, spans in self.without_state.items() if _meets(interval, spans)}
+        return replace(interval.world, recovering=interval.world.recovering | lacking) if lacking else interval.world
 
 
-def _meets(one: FaultInterval, spans: Sequence[tuple[int, int]]) -> bool:
-    return any(one.from_us < to_us and from_us < one.to_us for from_us, to_us in spans)
+def _meets(interval: FaultInterval, spans: Sequence[tuple[int, int]]) -> bool:
+    return any(interval.from_us < to_us and from_us < interval.to_us for from_us, to_us in spans)
 
 
 def _without_state(history: History, directory: Directory) -> dict[str, list[tuple[int, int]]]:
-    """When each replica may have gone on with tentative results in the midst of the replay of its log (G4)."""
-    found: dict[str, list[tuple[int, int]]] = {}
-    logged = {f"{of}@{node}" for of in directory.logs for node in directory.placement.get(of, ())}
+    """Returns when each replica may have continued with tentative results during the replay of its log (G4)."""
+    spans: dict[str, list[tuple[int, int]]] = {}
+    logged = {f"{partition}@{node}" for partition in directory.logs for node in directory.placement.get(partition, ())}
     since: dict[str, int] = {}
     before: dict[str, NodeState] = {}
     for event in history:
@@ -207,39 +213,39 @@ def _without_state(history: History, directory: Directory) -> dict[str, list[tup
         if state is NodeState.UP_FAILURE and before.get(replica) is NodeState.RECOVERING:
             since[replica] = event.at_us
         elif state in (NodeState.STABLE, NodeState.RECOVERING) and replica in since:
-            found.setdefault(replica, []).append((since.pop(replica), event.at_us))
+            spans.setdefault(replica, []).append((since.pop(replica), event.at_us))
         before[replica] = state
     for replica, from_us in since.items():
-        found.setdefault(replica, []).append((from_us, history.end_us + 1))
-    return found
+        spans.setdefault(replica, []).append((from_us, history.end_us + 1))
+    return spans
 
 
 def _idle(history: History) -> dict[str, list[tuple[int, int]]]:
-    """When each replica stood by, or had no role, (from, to)."""
-    found: dict[str, list[tuple[int, int]]] = {}
+    """Returns when each replica stood by, or had no role, (from, to)."""
+    spans: dict[str, list[tuple[int, int]]] = {}
     since = dict.fromkeys(begun_by_moves(history), 0)
     for event in history:
         if isinstance(event, StateChanged):
             if (from_us := since.pop(event.replica, None)) is not None:
-                found.setdefault(event.replica, []).append((from_us, event.at_us))
+                spans.setdefault(event.replica, []).append((from_us, event.at_us))
             if not event.runs:
                 since[event.replica] = event.at_us
     for replica, from_us in since.items():
-        found.setdefault(replica, []).append((from_us, history.end_us + 1))
-    return found
+        spans.setdefault(replica, []).append((from_us, history.end_us + 1))
+    return spans
 
 
-def _seen(place: _Place, world: World) -> World:
-    partners = {f"{place.of}@{n}" for n in place.partners}
+def _relevant_part(place: _Place, world: World) -> World:
+    partners = {f"{place.partition}@{n}" for n in place.partners}
     return world.among(place.hosts, partners)
 
 
 @dataclass(slots=True)
-class _Told:
-    """What a history tells of what replicas have: all as (when, what), in order.
+class _Progress:
+    """Progress of replicas by a history: all as (time, value), in order.
 
     Attributes:
-      begun: by replica: when it began anew.
+      begun: by replica: when it restarted.
       opened: by (replica, input): when it subscribed.
       frontiers: by (replica, input): stable boundaries as they came.
       sent: by source: boundaries as they were made available.
@@ -254,25 +260,25 @@ class _Told:
     came: dict[tuple[str, Channel], tuple[list[int], list[int]]] = field(default_factory=dict)
 
 
-def _told(history: History, replicas: set[str]) -> _Told:
-    told = _Told()
+def _progress(history: History, replicas: set[str]) -> _Progress:
+    progress = _Progress()
     for event in history:
         match event:
             case Received(at_us, consumer, channel, _, _, mode, Boundary(kind=kind, time=time)):
                 if mode and consumer in replicas:
-                    _append(told.came.setdefault((consumer, channel), ([], [])), at_us, time)
+                    _append(progress.came.setdefault((consumer, channel), ([], [])), at_us, time)
                     if kind is Kind.STABLE:
-                        _append(told.frontiers.setdefault((consumer, channel), ([], [])), at_us, time)
+                        _append(progress.frontiers.setdefault((consumer, channel), ([], [])), at_us, time)
             case Opened(at_us, consumer, channel, _, _, _, _, frontier):
-                told.subscriptions = True
+                progress.subscriptions = True
                 if consumer in replicas:
-                    told.opened.setdefault((consumer, channel), []).append(at_us)
-                    _append(told.frontiers.setdefault((consumer, channel), ([], [])), at_us, frontier)
+                    progress.opened.setdefault((consumer, channel), []).append(at_us)
+                    _append(progress.frontiers.setdefault((consumer, channel), ([], [])), at_us, frontier)
             case StateChanged(at_us, replica, NodeState.RECOVERING) if replica in replicas:
-                told.begun.setdefault(replica, []).append(at_us)
+                progress.begun.setdefault(replica, []).append(at_us)
             case Sent(at_us, channel, _, _, frontier):
-                _append(told.sent.setdefault(channel.stream, ([], [])), at_us, frontier)
-    return told
+                _append(progress.sent.setdefault(channel.stream, ([], [])), at_us, frontier)
+    return progress
 
 
 def _append(known: tuple[list[int], list[int]], at_us: int, frontier: int) -> None:
@@ -281,7 +287,7 @@ def _append(known: tuple[list[int], list[int]], at_us: int, frontier: int) -> No
 
 
 def _at(known: tuple[list[int], list[int]] | None, at_us: int) -> int:
-    """The last value up to a time."""
+    """Returns the last value up to a time."""
     if known is None:
         return BEFORE_TIME
     place = bisect_right(known[0], at_us)
@@ -291,15 +297,17 @@ def _at(known: tuple[list[int], list[int]] | None, at_us: int) -> int:
 class _Judge:
     """Judges a stretch."""
 
-    def __init__(self, stretch: _Stretch, told: _Told, plan: Plan, directory: Directory, bounds: Bounds) -> None:
+    def __init__(
+        self, stretch: _Stretch, progress: _Progress, plan: Plan, directory: Directory, bounds: Bounds
+    ) -> None:
         self._stretch = stretch
         self._place = stretch.place
-        self._told = told
+        self._progress = progress
         self._plan = plan
         worst = max((world for _, _, world in stretch.parts), key=lambda w: (w.times_slower, w.late_us))
-        bounds = bounds.among(_seen(self._place, worst))
+        bounds = bounds.among(_relevant_part(self._place, worst))
         waits = (
-            6 if self._place.of in directory.standbys else 2
+            6 if self._place.partition in directory.standbys else 2
         )  # a standby that runs upstream makes its state before this replica does
         self._recover_us = bounds.recover_us(len(self._place.partners)) + waits * self._place.x_us
         self._serve_us = bounds.settle_us + self._place.x_us
@@ -315,7 +323,7 @@ class _Judge:
             yield self._finding(
                 "a recovering replica serves in the end", due_us + from_us, "it could recover all along"
             )
-        if not self._told.subscriptions:
+        if not self._progress.subscriptions:
             return
         if due_us < to_us:
             missing = [c for c in place.inputs if not self._subscribed(c, due_us)]
@@ -324,7 +332,7 @@ class _Judge:
                 yield self._finding("a recovering replica finds a state", due_us, what)
 
     def catches_up(self, paths: dict[World, Paths]) -> Iterator[Finding]:
-        if not self._told.subscriptions:
+        if not self._progress.subscriptions:
             return
         since: int | None = None
         for begin, end, world in self._stretch.parts:
@@ -335,40 +343,40 @@ class _Judge:
                 since = at_us if since is None else since
                 if at_us - since > self._serve_us and at_us - since > self._serve_us + self._work_us(at_us):
                     what = f"it has what its producers have since {since / 1e6:.3f} s"
-                    yield self._finding("who has caught up serves", at_us, what)
+                    yield self._finding("a caught-up replica serves", at_us, what)
                     return
 
     def _work_us(self, at_us: int) -> int:
-        """What it takes to work off all that came since it began anew."""
+        """Returns the time to process all input since it restarted."""
         longest_us = 0
         for channel in self._place.inputs if self._bounds.turn_us else ():
-            at, times = self._told.frontiers.get((self._place.name, channel), ([], []))
+            at, times = self._progress.frontiers.get((self._place.name, channel), ([], []))
             begin, end = bisect_left(at, self._begun_us()), bisect_right(at, at_us)
             if begin < end and times[begin] == BEFORE_TIME:
-                begin = 0  # it begins with what it read at first
+                begin = 0  # it begins with its first reads
             known = [time for time in times[begin:end] if BEFORE_TIME < time < END_OF_TIME]
             longest_us = max(longest_us, known[-1] - known[0]) if known else longest_us
         return self._bounds.work_us(longest_us)
 
     def gives_results(self, counters: Counters) -> Iterator[Finding]:
-        """What is new of an input that is not cut off waits for no other one, once the replica reads it."""
+        """Checks that new elements of a connected input do not wait for another input, once the replica reads it."""
         since = min((at for c in self._place.inputs if (at := self._news(c)) is not None), default=None)
         if since is None:
             return
         counters.add("recoveries while cut off")
         if (due_us := max(since, self._stretch.from_us) + self._serve_us) < self._stretch.to_us:
             what = f"something new has come since {since / 1e6:.3f} s, and waits for an input that is cut off"
-            yield self._finding("who reads gives results", due_us, what)
+            yield self._finding("a subscribed replica gives results", due_us, what)
 
     def _news(self, channel: Channel) -> int | None:
-        """When something came that was later than all that had been sent when the replica subscribed."""
+        """Returns when an element came that was later than all that had been sent when the replica subscribed."""
         name, to_us = self._place.name, self._stretch.to_us
         if not self._subscribed(channel, to_us):
             return None
-        opened = self._told.opened[name, channel]
+        opened = self._progress.opened[name, channel]
         opened_us = opened[bisect_right(opened, to_us) - 1]
-        sent = max((_at(known, opened_us) for known in self._told.sent.values()), default=BEFORE_TIME)
-        at, times = self._told.came.get((name, channel), ([], []))
+        sent = max((_at(known, opened_us) for known in self._progress.sent.values()), default=BEFORE_TIME)
+        at, times = self._progress.came.get((name, channel), ([], []))
         news = range(bisect_left(at, opened_us), bisect_left(at, to_us))
         return next((at[i] for i in news if sent < times[i] < END_OF_TIME), None)
 
@@ -377,17 +385,17 @@ class _Judge:
         return Finding(_PROPERTY, rule, at_us, self._place.name, recovers)
 
     def _subscribed(self, channel: Channel, at_us: int) -> bool:
-        """Has it subscribed to all inputs since it began anew?"""
-        opened = self._told.opened.get((self._place.name, channel), [])
+        """Has it subscribed to all inputs since it restarted?"""
+        opened = self._progress.opened.get((self._place.name, channel), [])
         return bisect_right(opened, at_us) > bisect_left(opened, self._begun_us())
 
     def _begun_us(self) -> int:
-        """When it began anew before the stretch."""
-        begun = self._told.begun.get(self._place.name, [])
+        """Returns when it restarted before the stretch."""
+        begun = self._progress.begun.get(self._place.name, [])
         return begun[place - 1] if (place := bisect_right(begun, self._stretch.from_us)) else 0
 
     def _caught_up(self, at_us: int, paths: Paths) -> bool:
-        """Has it everything of each input that is not cut off?  It need not wait for one that is (T3)."""
+        """Has it everything of each connected input?  It need not wait for one that is cut off (T3)."""
         reaches = {channel: paths.channel(self._place.node, channel) for channel in self._place.inputs}
         return all(
             self._subscribed(channel, at_us) and (reach is Reach.TENTATIVE or self._has(channel, at_us))
@@ -396,8 +404,10 @@ class _Judge:
         )
 
     def _has(self, channel: Channel, at_us: int) -> bool:
-        """Has it received all that was sent so long ago that it must have arrived?"""
+        """Has it received everything that was sent so long ago that it must have arrived?"""
         allowed_us = (self._place.in_force.longest.bound_us(channel) or 0) + self._bounds.processing_us
-        made = min(_at(self._told.sent.get(s.stream), at_us - allowed_us) for s in origins(self._plan, channel.stream))
-        has = _at(self._told.frontiers.get((self._place.name, channel)), at_us)
+        made = min(
+            _at(self._progress.sent.get(s.stream), at_us - allowed_us) for s in origins(self._plan, channel.stream)
+        )
+        has = _at(self._progress.frontiers.get((self._place.name, channel)), at_us)
         return BEFORE_TIME < made <= has

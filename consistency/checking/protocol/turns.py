@@ -1,10 +1,10 @@
-"""Replicas take turns to correct (K1-K5): while one does by a partner's leave, another one has fresh results.
+"""K1-K5: replicas take turns to correct: while one corrects by a partner's leave, another one has fresh results.
 
-A replica that corrects alone (R4) goes on with fresh results of its own, and says so; one that says it has none has the
-leave of a partner.  When one begins so, some other replica of the partition that runs must not.  Nothing is claimed
-where a replica of the partition died or began anew since the failure began, for the leave may have come from it, nor
-where the policy is to suspend fresh results in any case, nor of a replica of whose subscriptions the history does not
-tell (real processes, whose states come by clocks of their own).
+A replica that corrects alone (R4) continues with fresh results of its own, and reports it; one that reports none has
+the leave of a partner.  When a replica begins so, another running replica of the partition must not.  Nothing is
+claimed if a replica of the partition died or restarted since the failure began, for the leave may have come from it,
+nor if the policy is to suspend fresh results in any case, nor of a replica whose subscriptions are not in the history
+(real processes, whose states have clocks of their own).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from spe.stream.names import NodeId, NodeState
 
 @dataclass(slots=True)
 class _Replica:
-    """How a replica has moved.
+    """State of a replica.
 
     Attributes:
       by_leave: it corrects, and has had no fresh results since it began to.
-      known: the history tells of its subscriptions.
+      known: the history has its subscriptions.
       failed_us: when its failure began.
     """
 
@@ -38,43 +38,47 @@ class _Replica:
 
 
 def check_turns(history: History, directory: Directory, counters: Counters) -> Iterator[Finding]:
-    """See the module."""
+    """Yields findings of K1 to K5."""
     partitions: dict[PartitionId, dict[NodeId, _Replica]] = {
-        of: {node: _Replica() for node in directory.hosts(of)}
-        for of in directory.placement
-        if not any(directory.nodes[node].during_stabilization is Policy.SUSPEND for node in directory.hosts(of))
+        partition: {node: _Replica() for node in directory.hosts(partition)}
+        for partition in directory.placement
+        if not any(directory.nodes[node].during_stabilization is Policy.SUSPEND for node in directory.hosts(partition))
     }
-    places = {f"{of}@{node}": (of, node) for of, found in partitions.items() for node in found}
-    #: When a replica of the partition was last seen to die or to begin anew.
+    places = {
+        f"{partition}@{node}": (partition, node) for partition, replicas in partitions.items() for node in replicas
+    }
+    #: When a replica of the partition was last seen to die or to restart.
     gone_us = dict.fromkeys(partitions, -1)
 
-    def away(of: PartitionId, one: _Replica, at_us: int) -> None:
-        one.state, one.by_leave, gone_us[of] = NodeState.RECOVERING, False, at_us
+    def away(partition: PartitionId, replica: _Replica, at_us: int) -> None:
+        replica.state, replica.by_leave, gone_us[partition] = NodeState.RECOVERING, False, at_us
 
     for event in history:
         match event:
             case Opened(_, consumer) if consumer in places:
-                of, node = places[consumer]
-                partitions[of][node].known = True
+                partition, node = places[consumer]
+                partitions[partition][node].known = True
             case ProcessDown(at_us, host):
-                for of, found in partitions.items():
-                    if (one := found.get(NodeId(host))) is not None:
-                        away(of, one, at_us)
+                for partition, replicas in partitions.items():
+                    if (replica := replicas.get(NodeId(host))) is not None:
+                        away(partition, replica, at_us)
             case StateChanged(at_us, name, state, fresh) if name in places:
-                of, node = places[name]
-                one = partitions[of][node]
-                before, one.state = one.state, state
+                partition, node = places[name]
+                replica = partitions[partition][node]
+                before, replica.state = replica.state, state
                 if state is NodeState.RECOVERING:
-                    away(of, one, at_us)
+                    away(partition, replica, at_us)
                 elif state is NodeState.UP_FAILURE and before is not state:
-                    one.failed_us = at_us
+                    replica.failed_us = at_us
                 begins = state is NodeState.STABILIZATION and before is NodeState.UP_FAILURE and not fresh
-                one.by_leave = begins or (one.by_leave and state is NodeState.STABILIZATION and not fresh)
-                if begins and one.known and gone_us[of] < one.failed_us:
-                    others = [o for n, o in partitions[of].items() if n != node and o.state is not NodeState.RECOVERING]
+                replica.by_leave = begins or (replica.by_leave and state is NodeState.STABILIZATION and not fresh)
+                if begins and replica.known and gone_us[partition] < replica.failed_us:
+                    others = [
+                        o for n, o in partitions[partition].items() if n != node and o.state is not NodeState.RECOVERING
+                    ]
                     if not others:
                         continue
                     counters.add("turns checked")
                     if all(o.by_leave for o in others):
                         what = f"it corrects without fresh results, and so do the other {len(others)} that run"
-                        yield Finding("turns", "somebody has fresh results", at_us, name, what)
+                        yield Finding("turns", "one replica has fresh results", at_us, name, what)

@@ -1,11 +1,11 @@
 """No useless corrections: a redo has something to redo (R1), and forced rec_dones come at least X apart (R2).
 
-A rec_done is *forced* where the failure is still on: STABILIZATION is followed by UP_FAILURE, and all who read the
-replica get an undo, corrections, and tentative tuples again.  Twice within X that is flapping.  Nothing is claimed
-where nobody has fresh results meanwhile, for then ending the redo is the way to give them: live has stood back for lack
-of room, or the policy is to suspend it.  With periodic checkpoints, or a log, a redo of nothing new may make room
-upstream, once for each checkpoint, so nothing is claimed of that.  Nor of a replica whose inputs the history does not
-tell of (real processes).
+A rec_done is *forced* if the failure goes on: STABILIZATION is followed by UP_FAILURE, and all consumers get an undo,
+corrections, and tentative tuples again.  Twice within X that is flapping.  Nothing is claimed if no replica has fresh
+results at that time, for then ending the redo is the way to give them: live results were stopped for lack of room, or
+the policy is to suspend them.  With periodic checkpoints, or a log, a redo of nothing new may make room upstream, once
+for each checkpoint, so nothing is claimed of that.  Nor of a replica whose inputs are not in the history (real
+processes).
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ _PROPERTY = "steady"
 
 
 def check_steady(run: CheckedRun) -> Iterator[Finding]:
-    """See the module."""
+    """Yields findings of R1 and R2."""
     history, _, plan, directory, in_force, bounds, counters = run
     replicas = {
-        f"{of}@{node}": _Replica(
-            f"{of}@{node}",
+        f"{partition}@{node}": _Replica(
+            f"{partition}@{node}",
             plan.bucket_us,
-            in_force.shortest_x_us(of.unit, node),
+            in_force.shortest_x_us(partition.unit, node),
             directory.nodes[node].during_stabilization is Policy.SUSPEND,
-            directory.nodes[node].checkpoints.memory_us is not None or of in directory.logs,
-            {channel: None for channel in plan.unit[of.unit].channels_in(of.partition)},
+            directory.nodes[node].checkpoints.memory_us is not None or partition in directory.logs,
+            {channel: None for channel in plan.unit[partition.unit].channels_in(partition.partition)},
         )
-        for of in directory.placement
-        for node in directory.hosts(of)
+        for partition in directory.placement
+        for node in directory.hosts(partition)
     }
     for event in history:
         match event:
@@ -55,13 +55,13 @@ def check_steady(run: CheckedRun) -> Iterator[Finding]:
 
 @dataclass(slots=True)
 class _Replica:
-    """What a replica has been promised, and how it has moved.
+    """Promises to a replica, and its states.
 
     Attributes:
-      frontiers: stable frontier of each input; None: it was never opened, so we know nothing of it.
+      frontiers: stable frontier of each input; None: it was never opened, so it is unknown.
       failed_end: end of the last stable bucket as UP_FAILURE began, tuple time; None: not known.
       forced_at: when its last forced rec_done was.
-      stood_back: live results went on in this STABILIZATION, and do not any more.
+      stood_back: live results went on in this STABILIZATION, and stopped.
     """
 
     name: str

@@ -104,7 +104,7 @@ GOOD_FEEDS = {
     + "2 recv client:c n1a #1 main: S1/10x T/20x\n3 open client:c n1b #2 corrections 1\n"
     "4 recv client:c n1b #2 corrections: U(1) S2/20x S3/30x R+\n4 close client:c #1\n4 promote client:c #2\n"
     "5 recv client:c n1b #2 main: S4/40x",
-    "what comes for a closed subscription is dropped": FEED
+    "elements of closed subscriptions are dropped": FEED
     + "2 close client:c #1\n3 recv client:c n1a #1 closed: S5/50x S9/90x",
     "a substream leaves out ids": "1 open u1/0@n1a<a source:a #1 main 0\n"
     "2 recv u1/0@n1a<a source:a #1 main: S(0,1] S2/20x\n"
@@ -126,7 +126,7 @@ BAD_FEEDS = {
     + f"2 recv client:c n1a #1 main: {stable(1, 3)}\n3 close client:c #1\n3 open client:c n1b #2 main 2",
     ("P2", "generations grow"): FEED + "2 close client:c #1\n3 open client:c n1a #1 main 0",
     ("P2", "one subscription of each mode"): FEED + "2 open client:c n1b #2 main 0",
-    ("P2", "what comes for a closed subscription is dropped"): FEED
+    ("P2", "elements of closed subscriptions are dropped"): FEED
     + "2 close client:c #1\n3 recv client:c n1a #1 main: S1/10x",
     ("P2", "a batch holds the ids that it covers"): "",
     ("P2", "no tuple behind its boundary"): FEED + "2 recv client:c n1a #1 main: S1/10x B30 S2/20x",
@@ -175,7 +175,7 @@ def of_lost_logs(text: str) -> list[str]:
         *check_permanence(history, plan, counters, LOST),
         *check_lost_logs(history, plan, REFERENCE, LOST, counters),
     ]
-    return sorted(f.rule for f in found if f.rule != "another log is said")
+    return sorted(f.rule for f in found if f.rule != "a replaced log is reported")
 
 
 def test_the_log_in_place_of_a_lost_one_has_other_tuples() -> None:
@@ -965,7 +965,7 @@ BOTH = (
     + "".join(f"2 state {r} UP_FAILURE\n" for r in (REPLICA, OTHER))
     + "".join(f"3 recv {r}<{s} source:{s} #1 main: B{BUCKET_US}(0)\n" for r in (REPLICA, OTHER) for s in "ab")
 )
-TOGETHER = {("turns", "somebody has fresh results")}
+TOGETHER = {("turns", "one replica has fresh results")}
 
 
 def test_replicas_that_correct_in_turn_hold_and_are_counted() -> None:
@@ -1085,7 +1085,7 @@ def recovered(text: str, *, deployed: Deployed | None = None) -> list[str]:
 
 NO_STATE, CAUGHT_UP, IN_THE_END = (
     "a recovering replica finds a state",
-    "who has caught up serves",
+    "a caught-up replica serves",
     "a recovering replica serves in the end",
 )
 
@@ -1186,7 +1186,7 @@ CUT_OFF = f"9 down n1b\n9 {CUT_B}"
 
 def test_cut_off_replica_gives_results_after_new_input() -> None:
     (finding,) = [f for f in verdict(recovering(until=24, more=CUT_OFF)).findings if f.property == "recovering"]
-    assert (finding.rule, finding.consumer) == ("who reads gives results", REPLICA)
+    assert (finding.rule, finding.consumer) == ("a subscribed replica gives results", REPLICA)
     assert 14.1e6 < finding.at_us < 19e6
     judged = verdict(recovering(serves_at=15, more=CUT_OFF))
     assert [f for f in judged.findings if f.property == "recovering"] == []
@@ -1220,8 +1220,8 @@ def test_a_partner_that_replays_its_log_has_no_state_to_give(logs: bool, rules: 
 # --- corrections ---
 
 SILENT = {("steady", "nothing is silent as a redo begins")}
-LEFT_ALONE = {("turns", "who corrects by leave has a partner that serves")}
-NOT_CORRECTED = {("steady", "what has healed is corrected")}
+LEFT_ALONE = {("turns", "a replica that corrects by leave has a serving partner")}
+NOT_CORRECTED = {("steady", "healed failures are corrected")}
 #: Both replicas of the partition fail at second 2, and everything arrives again from second 3 on.
 BEFORE = (1.2, 1.4, 1.6, 1.8)
 ASKS = f"3 note n1a ask_partner replica={REPLICA} partner=n1b number=1\n"

@@ -1,4 +1,4 @@
-"""G5: what is acknowledged can be made again from what is synced."""
+"""G5: acknowledged input can be recomputed from synced state."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def test_orders_follow_the_newest_plan() -> None:
 
 def test_no_second_node_may_restore_a_partition() -> None:
     plans = [planned(31, "fb/0@n4"), *install(31.1, "fb/0@n4"), planned(39, "fb/0@n5"), *install(40, "fb/0@n5")]
-    assert findings(*plans) == ["what is being installed is not ordered again"]
+    assert findings(*plans) == ["a partition that is being restored is not ordered again"]
 
 
 def test_a_replica_without_a_state_may_be_helped_by_any_node() -> None:
@@ -96,7 +96,7 @@ def test_a_partition_that_waits_for_lost_input_delays_no_other() -> None:
     plan, first = planned(31, "fc/0@n4,fb/0@n4"), install(32, "fc/0@n4")
     assert findings(plan, *first, *install(33, "fb/0@n4"), reads="a") == []
     late = findings(plan, *first, *install(44, "fb/0@n4"), reads="a")
-    assert late == ["who waits for lost input holds up nothing"]
+    assert late == ["waiting for lost input holds up nothing"]
 
 
 def test_with_room_for_all_that_waits_nothing_stays_lost() -> None:
