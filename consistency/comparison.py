@@ -1,6 +1,6 @@
-"""Do two stable streams hold the same tuples?  Bit for bit: ids, times, t_max, values, nulls; strings by their text.
+"""Compares two stable streams bit for bit: ids, times, t_max, values, nulls; strings by their text.
 
-Where a stream is cut into batches, and where boundaries are, does not matter and is not compared.
+The division into batches, and the places of boundaries, are not compared.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ ChannelRows = tuple[Int64Array, Rows]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What is wrong with one channel.
+    """Differences of one channel.
 
     Attributes:
-      missing: ids that the reference has and the recording has not.
-      extra: ids that only the recording has.
-      repeated: tuples recorded more than once, counted beyond the first.
-      reordered: places where an id is followed by a smaller one.
-      different: ids that both have with other contents.
-      first: the lowest id at which something is wrong, and what.
+      missing: number of ids that only the reference has.
+      extra: number of ids that only the recording has.
+      repeated: number of repeated tuples, not counting the first of each id.
+      reordered: number of places where an id is followed by a smaller one.
+      different: number of ids that both have with other contents.
+      first: the lowest id with a difference, and its description.
     """
 
     channel: Channel
@@ -53,22 +53,22 @@ def compare(
     names: Mapping[str, tuple[str, ...]] | None = None,
     other: str = "reference",
 ) -> list[Difference]:
-    """The channels in which a recording differs from the reference, in channel order; empty when all is equal.
+    """Returns the differences of each channel, in channel order; empty if all are equal.
 
     Args:
-      complete: False for a recording of a run that was broken off: what the reference has after the last recorded id
-        of a channel is not missing.
+      complete: False for a recording of a run that was broken off: tuples of the reference after the last recorded id
+        of a channel are not missing.
       names: attribute names per stream, for the text.
-      other: what ``reference`` is, for the text.
+      other: name of ``reference``, for the text.
     """
-    found = []
+    differences = []
     for channel in sorted({*recorded, *reference}):
         columns = (names or {}).get(channel.stream, ())
         pair = recorded.get(channel), reference.get(channel)
         difference = _compare_channel(channel, *pair, complete, columns, other)
         if difference is not None:
-            found.append(difference)
-    return found
+            differences.append(difference)
+    return differences
 
 
 _NO_IDS = np.empty(0, np.int64)
@@ -86,11 +86,11 @@ def _compare_channel(
     their_ids = theirs[0] if theirs is not None else _NO_IDS
     if not complete:
         their_ids = their_ids[their_ids <= our_ids.max(initial=0)]
-    if ours is not None and theirs is not None and _same_ids(our_ids, their_ids):  # sets of them would take most of it
-        one, other = ours[1], theirs[1].slice(0, len(their_ids))
+    if ours is not None and theirs is not None and _same_ids(our_ids, their_ids):  # fast path: sets are slow
+        our_rows, their_rows = ours[1], theirs[1].slice(0, len(their_ids))
         unique = common = our_ids
         missing = extra = places = _NO_IDS
-        differs = rows_differ(one, other)
+        differs = rows_differ(our_rows, their_rows)
     else:
         unique, first_at = np.unique(our_ids, return_index=True)
         missing = np.setdiff1d(their_ids, unique)
@@ -99,8 +99,8 @@ def _compare_channel(
         common, at_ours, at_theirs = np.intersect1d(unique, their_ids, assume_unique=True, return_indices=True)
         differs = np.zeros(len(common), np.bool_)
         if ours is not None and theirs is not None and len(common):
-            one, other = ours[1].take(first_at.take(at_ours)), theirs[1].take(at_theirs)
-            differs = rows_differ(one, other)
+            our_rows, their_rows = ours[1].take(first_at.take(at_ours)), theirs[1].take(at_theirs)
+            differs = rows_differ(our_rows, their_rows)
     repeated = len(our_ids) - len(unique)
     if not (len(missing) or len(extra) or repeated or len(places) or differs.any()):
         return None
@@ -116,7 +116,7 @@ def _compare_channel(
         faults.append((int(our_ids[1:].take(places).min()), "came after a larger one"))
     if differs.any():
         at = int(differs.argmax())
-        faults.append((int(common[at]), _describe(one.slice(at, at + 1), other.slice(at, at + 1), names)))
+        faults.append((int(common[at]), _describe(our_rows.slice(at, at + 1), their_rows.slice(at, at + 1), names)))
     first = min(faults, key=lambda fault: fault[0])
     return Difference(
         channel, len(missing), len(extra), repeated, len(places), int(differs.sum()), f"id {first[0]} {first[1]}"
@@ -124,48 +124,48 @@ def _compare_channel(
 
 
 def _same_ids(ours: Int64Array, theirs: Int64Array) -> bool:
-    """Do both have the same ids, each once and in order?  So it is where nothing is wrong."""
+    """Do both have the same ids, each once and in order, as without differences?"""
     return np.array_equal(ours, theirs) and bool((ours[1:] > ours[:-1]).all())
 
 
-def rows_differ(one: Rows, other: Rows) -> BoolArray:
-    """Mask of shape (n,): True where two rows at the same place are not the same, bit for bit.
+def rows_differ(left: Rows, right: Rows) -> BoolArray:
+    """Returns a mask of shape (n,): True where two rows at the same place differ in any bit.
 
     Raises:
       ValueError: the numbers of rows or of columns differ.
     """
-    if len(one) != len(other) or len(one.columns) != len(other.columns):
-        sizes = f"{len(one)} × {len(one.columns)} and {len(other)} × {len(other.columns)}"
+    if len(left) != len(right) or len(left.columns) != len(right.columns):
+        sizes = f"{len(left)} × {len(left.columns)} and {len(right)} × {len(right.columns)}"
         raise ValueError(f"rows of one schema and one length are compared, got {sizes}")
-    result: BoolArray = (one.time != other.time) | (one.t_max != other.t_max)
-    for a, b in zip(one.columns, other.columns):
+    result: BoolArray = (left.time != right.time) | (left.t_max != right.t_max)
+    for a, b in zip(left.columns, right.columns):
         result |= columns_differ(a, b)
     return result
 
 
-def columns_differ(one: Column, other: Column) -> BoolArray:
-    """Mask of shape (n,): True where null meets value, or the bits of the values are not the same."""
-    n = len(one)
-    valid = np.ones(n, np.bool_) if one.valid is None else one.valid
-    other_valid = np.ones(n, np.bool_) if other.valid is None else other.valid
-    if one.values.dtype != other.values.dtype or (one.dictionary is None) != (other.dictionary is None):
+def columns_differ(left: Column, right: Column) -> BoolArray:
+    """Returns a mask of shape (n,): True where null meets value, or the bits of the values differ."""
+    n = len(left)
+    valid = np.ones(n, np.bool_) if left.valid is None else left.valid
+    other_valid = np.ones(n, np.bool_) if right.valid is None else right.valid
+    if left.values.dtype != right.values.dtype or (left.dictionary is None) != (right.dictionary is None):
         return valid | other_valid
-    if other.dictionary is not None:
-        one = one.in_dictionary(other.dictionary)
-    a, b = one.values, other.values
+    if right.dictionary is not None:
+        left = left.in_dictionary(right.dictionary)
+    a, b = left.values, right.values
     if a.dtype == np.float64:  # NaN equals NaN, and -0.0 is not 0.0
         a, b = np.ascontiguousarray(a).view(np.int64), np.ascontiguousarray(b).view(np.int64)
     result: BoolArray = (valid != other_valid) | (valid & other_valid & (a != b))
     return result
 
 
-def _describe(one: Rows, other: Rows, names: tuple[str, ...]) -> str:
-    """What differs between two rows of length 1: recorded, then reference."""
+def _describe(recorded: Rows, expected_row: Rows, names: tuple[str, ...]) -> str:
+    """Describes the differences of two rows of length 1: recorded, then reference."""
     parts = []
-    for name, a, b in (("time", one.time, other.time), ("t_max", one.t_max, other.t_max)):
+    for name, a, b in (("time", recorded.time, expected_row.time), ("t_max", recorded.t_max, expected_row.t_max)):
         if a[0] != b[0]:
             parts.append(f"{name} {format_timestamp(int(a[0]))} instead of {format_timestamp(int(b[0]))}")
-    for at, (column, expected) in enumerate(zip(one.columns, other.columns)):
+    for at, (column, expected) in enumerate(zip(recorded.columns, expected_row.columns)):
         if columns_differ(column, expected)[0]:
             name = names[at] if at < len(names) else f"attribute {at}"
             parts.append(f"{name} {column.to_list()[0]!r} instead of {expected.to_list()[0]!r}")

@@ -1,4 +1,4 @@
-"""What clients were given tentatively: the elements between two corrections, and up to where they are complete."""
+"""Tentative output of clients: the elements between two corrections, and up to where they are complete."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class TentativeRun:
     """Tentative elements between two corrections.
 
     Attributes:
-      low: everything below is stable: time.
-      at: when each element came.
-      batches, complete: of each element its rows, if any, and up to where all has come with it: time, exclusive.
+      low: time below which everything is stable.
+      at: arrival of each element.
+      batches, complete: of each element its rows, if any, and the time, exclusive, up to which everything has come.
       end_us: when it was undone.
     """
 
@@ -37,14 +37,14 @@ class TentativeRun:
         self.complete.append(max(reach, self.complete[-1] if self.complete else BEFORE_TIME))
 
     def until(self, at_us: int) -> tuple[Rows | None, int]:
-        """Its rows before a time, and up to where they are complete."""
+        """Returns its rows before a time, and up to where they are complete."""
         count = bisect_left(self.at, at_us)
         rows = [b.rows for b in self.batches[:count] if b is not None]
         return concat_rows(rows) if rows else None, self.complete[count - 1] if count else BEFORE_TIME
 
 
 def tentative_runs(history: History) -> dict[tuple[str, Channel], list[TentativeRun]]:
-    found: dict[tuple[str, Channel], list[TentativeRun]] = {}
+    runs: dict[tuple[str, Channel], list[TentativeRun]] = {}
     live: dict[tuple[str, Channel], TentativeRun] = {}
     stable: dict[tuple[str, Channel], int] = {}
     for event in history:
@@ -64,6 +64,6 @@ def tentative_runs(history: History) -> dict[tuple[str, Channel], list[Tentative
                 continue
             if key not in live:
                 live[key] = TentativeRun(stable.get(key, BEFORE_TIME))
-                found.setdefault(key, []).append(live[key])
+                runs.setdefault(key, []).append(live[key])
             live[key].add(event.at_us, element)
-    return found
+    return runs

@@ -1,4 +1,4 @@
-"""All checkers over one history."""
+"""Runs all checkers over one history."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ from spe.plan.plan import Plan
 from spe.stream.history import History
 from spe.stream.names import StreamId
 
-#: Findings of one rule at one consumer beyond this many are only counted: the first ones tell.
+#: Maximum number of findings reported of one rule at one consumer; the others are only counted.
 _TOLD = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Premise:
-    """What is known of a run beside its history.
+    """Facts about a run besides its history.
 
     Attributes:
-      healed: everything healed, and the run went on until its clients had all there was to come.
+      healed: everything healed, and the run went on until its clients had everything.
       survivors: of each partition one replica with the stable state lived all along.
-      quiet: after healing there was time for everybody to become quiet.
-      dead: nodes that were killed for good, and clients that cannot go on since their disks lost what they had synced.
-        All promises hold without them, but these: their replicas are not STABLE in the end, these clients do not have
-        everything, and what they read stays in the logs of those that they read.
-      lost: sources that lost their logs, and when: then only P4 and S6 are asked for, with the reference by those logs.
+      quiet: after healing there was time for all processes to become quiet.
+      dead: nodes that were killed for good, and clients that cannot continue since their disks lost synced data.
+        All promises hold without them, except: their replicas are not STABLE in the end, these clients do not have
+        everything, and their unread input stays in the logs of their producers.
+      lost: sources that lost their logs, and when: then only P4 and S6 are checked, with the reference by those logs.
     """
 
     healed: bool = True
@@ -65,7 +65,7 @@ class Premise:
 
 @dataclass(slots=True)
 class RunVerdict:
-    """What the checkers say of a run."""
+    """Findings of all checkers on a run."""
 
     findings: list[Finding] = field(default_factory=list)
     counters: Counters = field(default_factory=Counters)
@@ -90,10 +90,10 @@ def judge(
 
     Args:
       reference: the stable stream of each output channel in a run without failures.
-      premise: what may be asked of the run at its end.
-      bounds: allowances; None: what the plan implies.
-      recompute: the same, of a part of the sources' rows; None: it is not asked what tentative results lack.
-      in_force: X and policies over time; None: they were all along what the directory says.
+      premise: the promises that hold at its end.
+      bounds: allowances; None: derived from the plan.
+      recompute: the same, of a part of the sources' rows; None: missing rows of tentative results are not judged.
+      in_force: X and policies over time; None: those of the directory throughout.
     """
     premise = premise if premise is not None else Premise()
     in_force = in_force if in_force is not None else InForce(plan, directory, {})
@@ -115,7 +115,7 @@ def judge(
         return verdict
     static = intervals(history, plan, directory, in_force)
     run = CheckedRun(history, static, plan, directory, in_force, bounds, counters)
-    found = [
+    findings = [
         *check_permanence(history, plan, counters),
         *check_feeds(history, plan, counters),
         *check_switching(history, plan, reference, counters),
@@ -135,25 +135,25 @@ def judge(
         *check_alarms(history, bounds.rounds_per_second, counters),
     ]
     if premise.healed and premise.survivors:
-        found += check_moves(run, premise.dead)
-        found += check_completeness(history, plan, directory, reference, counters, premise.dead)
+        findings += check_moves(run, premise.dead)
+        findings += check_completeness(history, plan, directory, reference, counters, premise.dead)
         if premise.quiet:
-            found += check_states(history, directory, premise.dead)
+            findings += check_states(history, directory, premise.dead)
     if premise.healed and premise.quiet:
-        found += check_quiet(history, plan, directory, counters, premise.dead)
+        findings += check_quiet(history, plan, directory, counters, premise.dead)
     cover(history, plan, directory, counters)
-    verdict.findings = with_surroundings(_first_of_each(found, counters), history)
+    verdict.findings = with_surroundings(_first_of_each(findings, counters), history)
     return verdict
 
 
-def _first_of_each(found: list[Finding], counters: Counters) -> list[Finding]:
-    """The first findings of each rule at each consumer, in order of time."""
-    told: dict[tuple[str, str, str], int] = {}
-    kept = []
-    for finding in sorted(found, key=lambda f: f.at_us):
+def _first_of_each(findings: list[Finding], counters: Counters) -> list[Finding]:
+    """Returns the first findings of each rule at each consumer, in order of time."""
+    counts: dict[tuple[str, str, str], int] = {}
+    first = []
+    for finding in sorted(findings, key=lambda f: f.at_us):
         key = (finding.property, finding.rule, finding.consumer)
-        told[key] = told.get(key, 0) + 1
-        if told[key] <= _TOLD:
-            kept.append(finding)
-    counters.add("findings", len(found))
-    return kept
+        counts[key] = counts.get(key, 0) + 1
+        if counts[key] <= _TOLD:
+            first.append(finding)
+    counters.add("findings", len(findings))
+    return first

@@ -1,1 +1,1 @@
-"""Why an output is tentative, late or silent now: a chain from the client to the cause, out of statuses.  Pure."""
+"""Explains why an output is tentative, late or silent: a chain from the client to the cause, from statuses.  Pure."""

@@ -1,7 +1,7 @@
-"""Follows an output from its client upstream, to what holds it up.
+"""Follows an output from its client upstream to the cause of a delay.
 
-It compares two looks at the cluster, a second apart: what does not advance between them stands still.  From a producer
-that advances to a consumer that does not, the link is to blame; where the producer stands still too, what it waits for.
+It compares two snapshots of the cluster, a second apart: a stream that does not advance between them is stuck.  If a
+producer advances and its consumer does not, the link is the cause; if the producer is stuck too, its input is.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from spe.stream.ids import Channel, PartitionId
 from spe.stream.names import NodeId, NodeState, StreamId, UnitId
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
 
-#: Time that should lie between two looks, at least.
+#: Minimum time between two snapshots.
 BETWEEN_US: Final = 1_000_000
-#: Of why a process was not asked: it could not be reached.  Whatever else it is, somebody refused.
+#: Words of an error with which a process could not be reached.  With any other error, a process refused.
 _UNREACHABLE: Final = ("cannot connect", "answer", "closed", "broke", "lost", "not known")
-#: Of why a process is not reached: it, or what is in between, sends connections away.
+#: Word of an error with which a process, or the network, rejects connections.
 _SENT_AWAY: Final = "refused"
-#: An answer is this late at most where nothing is wrong, besides the buckets and boundaries of the plan.
+#: Maximum delay of an answer without failures, besides the buckets and boundaries of the plan.
 USUAL_US: Final = 300_000
-#: A process that takes so long to say how it is has too much to do.
+#: Time to answer above which a process is overloaded.
 SLOW_ANSWER_US: Final = 300_000
 
 
 def explain(plan: Plan, directory: Directory, before: Look, now: Look, stream: str = "") -> list[Explanation]:
-    """Why outputs are as they are.
+    """Explains the condition of outputs.
 
     Args:
-      directory: who runs what; what nodes say that they run counts as well.
-      before, now: two looks, about ``BETWEEN_US`` apart.  Of a client that was not asked, its outputs are explained.
+      directory: roles of nodes; nodes' own reports of what they run count as well.
+      before, now: two snapshots, about ``BETWEEN_US`` apart.  Outputs of unreachable clients are explained, too.
       stream: only this output; "": all.
     """
     explainer = Explainer(plan, directory, before, now)
@@ -46,24 +46,24 @@ def explain(plan: Plan, directory: Directory, before: Look, now: Look, stream: s
 
 
 def between_us(plan: Plan) -> int:
-    """Time between two looks in which everything advances that works."""
+    """Returns the time between two snapshots in which everything advances that works."""
     slowest = max((plan.boundary_us(s) for s in plan.query.outputs), default=0)
     return max(BETWEEN_US, 2 * (slowest + plan.bucket_us))
 
 
 def usual_lag_us(plan: Plan, stream: StreamId) -> int:
-    """What a reader of a stream may be behind while all is well."""
+    """Returns the usual lag of a reader of a stream."""
     return USUAL_US + 2 * plan.bucket_us + 2 * plan.boundary_us(stream)
 
 
 class Explainer:
-    """Explains outputs one by one, where there are too many to explain all."""
+    """Explains outputs one by one, if there are too many to explain all."""
 
     def __init__(self, plan: Plan, directory: Directory, before: Look, now: Look) -> None:
         self._facts = (plan, directory, before, now)
 
     def outputs(self, stream: str = "") -> list[tuple[str, Channel]]:
-        """Channels that clients read, each with its client; the client is "" where it was not asked."""
+        """Returns channels that clients read, each with its client; the client is "" if it is unreachable."""
         plan, directory, _, now = self._facts
         wanted = [s for s in plan.query.outputs if stream in ("", s)]
         asked = {n: c for n, c in directory.clients.items() if f"client:{n}" in {**now.statuses, **now.errors}}
@@ -72,11 +72,11 @@ class Explainer:
         return [(name, Channel(s, partition)) for name, s in pairs for partition in range(plan.partitions_of(s))]
 
     def condition(self, client: str, channel: Channel) -> Condition:
-        """How an output is, without why."""
+        """Returns the condition of an output, without its causes."""
         return _Chain(*self._facts).condition(client, channel)
 
     def explain(self, client: str, channel: Channel) -> Explanation:
-        """Why it is so."""
+        """Returns the condition of an output with its causes."""
         plan, _, _, now = self._facts
         chain = _Chain(*self._facts)
         condition = chain.follow(client, channel)
@@ -89,21 +89,21 @@ class Explainer:
 
     @cached_property
     def _wrong(self) -> tuple[Cause, ...]:
-        """All that is wrong in the cluster, whatever it reaches."""
+        """Returns all causes of trouble in the cluster, whatever they affect."""
         chain = _Chain(*self._facts)
         chain.follow_all()
         return tuple(chain.causes)
 
 
 class _Waits(NamedTuple):
-    """How long a replica waits, and what then."""
+    """How long a replica waits, and its policy after that."""
 
     alpha_x_us: int
     during_failure: Policy
 
 
 class _Chain:
-    """One explanation in the making."""
+    """Builds one explanation."""
 
     def __init__(self, plan: Plan, directory: Directory, before: Look, now: Look) -> None:
         self._plan = plan
@@ -113,24 +113,24 @@ class _Chain:
         self.steps: list[Step] = []
         self.causes: dict[Cause, None] = {}
         self.next: dict[str, None] = {}
-        #: Replicas that were looked at: each is explained once.
+        #: Replicas already visited: each is explained once.
         self._known: set[tuple[str, PartitionId]] = set()
 
     # --- the client ---
 
     def condition(self, client: str, channel: Channel) -> Condition:
-        """How an output is."""
+        """Returns the condition of an output."""
         if not client:
             return self._of_replicas(channel)
-        one = self._now.channel(client, str(channel))
-        return Condition.UNKNOWN if one is None else self._condition(client, channel, one)
+        status = self._now.channel(client, str(channel))
+        return Condition.UNKNOWN if status is None else self._condition(client, channel, status)
 
     def follow(self, client: str, channel: Channel) -> Condition:
-        """How an output is; the chain to its causes is in the attributes."""
+        """Returns the condition of an output; the chain to its causes is in the attributes."""
         return self._client(client, channel) if client else self._output(channel)
 
     def follow_all(self) -> None:
-        """Whatever is wrong, wherever it leads."""
+        """Follows everything that is wrong."""
         for name in self._now.errors:
             self._down(0, name)
         for name, status in self._now.statuses.items():
@@ -140,23 +140,23 @@ class _Chain:
         coming = arriving(self._now)
         for name in self._now.statuses:
             self._slow_to_answer(name)
-        for node, one in self._now.replicas():
-            id = PartitionId(UnitId(one.unit), one.partition)
-            if one.state is NodeState.RECOVERING and one.error is None and (node, str(id)) in coming:
+        for node, replica in self._now.replicas():
+            id = PartitionId(UnitId(replica.unit), replica.partition)
+            if replica.state is NodeState.RECOVERING and replica.error is None and (node, str(id)) in coming:
                 continue
-            if one.state is not NodeState.STABLE or one.error is not None:
+            if replica.state is not NodeState.STABLE or replica.error is not None:
                 self._replica(0, node, id)
 
     def _client(self, client: str, channel: Channel) -> Condition:
         name = f"client:{client}"
-        status, one = self._now.client(client), self._now.channel(client, str(channel))
-        if status is None or one is None:
+        status, received = self._now.client(client), self._now.channel(client, str(channel))
+        if status is None or received is None:
             self._down(0, name)
             self.next[f"when {name} is back, it reads on where its recording and its sinks end"] = None
             self._output(channel, depth=1)
             return Condition.UNKNOWN
-        condition = self._condition(client, channel, one)
-        self._step(0, name, self._of_client(condition, one))
+        condition = self._condition(client, channel, received)
+        self._step(0, name, self._of_client(condition, received))
         if condition in (Condition.FINE, Condition.ENDED):
             return condition
         if status.disk_full:
@@ -166,65 +166,67 @@ class _Chain:
         if status.away:
             self._servers(name, status.away)
             return condition
-        if one.producer is None:
+        if received.producer is None:
             for host in self._hosts(self._plan.maker_of(channel)):
                 self._unread(1, host, name, self._plan.maker_of(channel))
             return condition
-        self._producer(1, channel, one.producer, name, one.frontier, stuck=self._stuck_client(client, channel, one))
-        if one.held and not self.causes:
+        self._producer(
+            1, channel, received.producer, name, received.frontier, stuck=self._stuck_client(client, channel, received)
+        )
+        if received.held and not self.causes:
             self._cause(
                 CauseKind.CORRECTING,
-                (one.producer, name),
-                f"what {name} holds is old; {one.producer} is stable and corrects it",
+                (received.producer, name),
+                f"what {name} holds is old; {received.producer} is stable and corrects it",
             )
         return condition
 
-    def _condition(self, client: str, channel: Channel, one: ChannelStatus) -> Condition:
-        if one.ended:
+    def _condition(self, client: str, channel: Channel, received: ChannelStatus) -> Condition:
+        if received.ended:
             return Condition.ENDED
-        if one.held:
+        if received.held:
             return Condition.TENTATIVE
-        if self._stuck_client(client, channel, one):
-            silent = one.last_arrival_us is None or self._now.at_us - one.last_arrival_us >= BETWEEN_US
+        if self._stuck_client(client, channel, received):
+            silent = received.last_arrival_us is None or self._now.at_us - received.last_arrival_us >= BETWEEN_US
             return Condition.SILENT if silent else Condition.LATE
-        if one.delay_us is not None and one.bound_us is not None and one.delay_us > one.bound_us:
+        if received.delay_us is not None and received.bound_us is not None and received.delay_us > received.bound_us:
             return Condition.LATE
         reach = [r for h in self._hosts(self._plan.maker_of(channel)) if (r := self._reach(self._now, h, channel))]
-        if max(reach, default=one.frontier) - one.frontier > self._lag_us(channel):
+        if max(reach, default=received.frontier) - received.frontier > self._lag_us(channel):
             return Condition.LATE
         return Condition.FINE
 
-    def _of_client(self, condition: Condition, one: ChannelStatus) -> str:
-        read = "reads nobody" if one.producer is None else f"reads {one.producer}"
+    def _of_client(self, condition: Condition, received: ChannelStatus) -> str:
+        read = "reads nobody" if received.producer is None else f"reads {received.producer}"
         match condition:
             case Condition.TENTATIVE:
-                return f"{read}, and holds tentative results after id {one.position}"
-            case Condition.SILENT if one.last_arrival_us is None:
+                return f"{read}, and holds tentative results after id {received.position}"
+            case Condition.SILENT if received.last_arrival_us is None:
                 return f"{read}, and has received nothing yet"
             case Condition.SILENT:
-                ago = max(0, self._now.at_us - (one.last_arrival_us or 0))
+                ago = max(0, self._now.at_us - (received.last_arrival_us or 0))
                 return f"{read}, and has received nothing for {short(ago)}"
             case Condition.LATE:
-                late = "" if one.delay_us is None else f"; the delay is {short(one.delay_us)}"
+                late = "" if received.delay_us is None else f"; the delay is {short(received.delay_us)}"
                 return f"{read}, and gets results late{late}"
             case Condition.ENDED:
                 return "has everything: the stream is over"
         return f"{read}, and gets stable results"
 
-    def _stuck_client(self, client: str, channel: Channel, one: ChannelStatus) -> bool:
+    def _stuck_client(self, client: str, channel: Channel, received: ChannelStatus) -> bool:
         old = self._before.channel(client, str(channel))
-        return old is not None and old.frontier >= one.frontier
+        return old is not None and old.frontier >= received.frontier
 
     def _output(self, channel: Channel, depth: int = 0) -> Condition:
-        """Where no client says how it is: by the replicas."""
+        """Returns the condition of an output without a client, by the replicas."""
         for host in self._hosts(self._plan.maker_of(channel)):
             self._producer(depth, channel, host, "", BEFORE_TIME, stuck=False)
         return self._of_replicas(channel)
 
     def _of_replicas(self, channel: Channel) -> Condition:
         maker = self._plan.maker_of(channel)
-        found = [self._now.replica(host, *maker) for host in self._hosts(maker)]
-        states = [one.state for one in found if one is not None and one.error is None]
+        replicas = [self._now.replica(host, *maker) for host in self._hosts(maker)]
+        states = [replica.state for replica in replicas if replica is not None and replica.error is None]
         if not states:
             return Condition.SILENT
         return Condition.FINE if NodeState.STABLE in states else Condition.TENTATIVE
@@ -234,11 +236,11 @@ class _Chain:
     def _producer(
         self, depth: int, channel: Channel, producer: str, reader: str, frontier: int, *, stuck: bool
     ) -> None:
-        """Who is read has not given what the reader lacks, or it is under way.
+        """Explains why a producer has not given the reader more, or that more is under way.
 
         Args:
-          reader: "": nobody in particular.
-          frontier: that the reader has; ``stuck``: it does not advance.
+          reader: "": no particular one.
+          frontier: of the reader; ``stuck``: it does not advance.
         """
         if producer in self._now.errors:
             self._down(depth, producer)
@@ -256,7 +258,7 @@ class _Chain:
             self._replica(depth, producer, self._plan.maker_of(channel))
 
     def _link(self, depth: int, channel: Channel, producer: str, reader: str, behind_us: int, stuck: bool) -> None:
-        """The producer has what the reader lacks."""
+        """Explains a producer that has what the reader lacks."""
         got = "gets nothing of it" if stuck else "gets it later"
         self._step(
             depth, f"{producer} → {reader}", f"{producer} has {short(behind_us)} more of {channel}; {reader} {got}"
@@ -278,15 +280,15 @@ class _Chain:
         self.next[f"when it works again, {reader} reads on where it stopped"] = None
 
     def _all_late(self, reader: str) -> bool:
-        """Does a node lag whatever it reads, of several producers?"""
+        """Does a node lag behind all of several producers?"""
         node = self._now.node(reader)
         inputs = [] if node is None else [i for r in node.replicas for i in r.inputs]
         behind = []
-        for one in inputs:
-            channel = _channel(one.channel)
-            reach = None if one.main is None else self._reach(self._now, one.main, channel)
-            behind.append(reach is not None and reach - one.frontier > self._lag_us(channel))
-        return len({one.main for one in inputs}) > 1 and all(behind)
+        for input_ in inputs:
+            channel = _channel(input_.channel)
+            reach = None if input_.main is None else self._reach(self._now, input_.main, channel)
+            behind.append(reach is not None and reach - input_.frontier > self._lag_us(channel))
+        return len({input_.main for input_ in inputs}) > 1 and all(behind)
 
     def _says_who_else(self, channel: Channel, producer: str, reader: str) -> None:
         if channel.stream in self._plan.sources:
@@ -305,66 +307,66 @@ class _Chain:
 
     def _replica(self, depth: int, node: str, id: PartitionId) -> None:
         name = f"{id}@{node}"
-        one = self._now.replica(node, *id)
+        status = self._now.replica(node, *id)
         if (node, id) in self._known:
             self._step(depth, name, "as above")
             return
         self._known.add((node, id))
-        if one is None:
+        if status is None:
             self._step(depth, name, f"{node} does not run it")
             self._cause(CauseKind.RECOVERING, (node,), f"{node} does not run {id}")
             return
-        if one.error is not None:
-            self._step(depth, name, f"has stopped: {one.error}")
-            self._cause(CauseKind.FAILED, (node,), f"{name} has stopped: {one.error}")
+        if status.error is not None:
+            self._step(depth, name, f"has stopped: {status.error}")
+            self._cause(CauseKind.FAILED, (node,), f"{name} has stopped: {status.error}")
             self.next[f"it begins again from a partner's state when {node} is restarted"] = None
             return
-        self._of_state(depth, name, node, id, one)
+        self._of_state(depth, name, node, id, status)
 
-    def _of_state(self, depth: int, name: str, node: str, id: PartitionId, one: ReplicaStatus) -> None:
+    def _of_state(self, depth: int, name: str, node: str, id: PartitionId, replica_status: ReplicaStatus) -> None:
         status = self._now.node(node)
         for what, why in {} if status is None else dict(status.disk_full).items():
             self._disk(node, what, why)
-        match one.state:
+        match replica_status.state:
             case NodeState.RECOVERING:
-                lacks = f"; it lacks {', '.join(one.missing)}" if one.missing else ""
+                lacks = f"; it lacks {', '.join(replica_status.missing)}" if replica_status.missing else ""
                 self._step(depth, name, f"is RECOVERING{lacks}")
-                if not self._inputs(depth + 1, node, one):
+                if not self._inputs(depth + 1, node, replica_status):
                     self._cause(CauseKind.RECOVERING, (node,), f"{name} takes its state and catches up{lacks}")
                 self.next[f"{name} serves when it has caught up"] = None
             case NodeState.STABILIZATION:
-                self._step(depth, name, f"is in STABILIZATION; {one.redone_rows:,} rows redone so far")
+                self._step(depth, name, f"is in STABILIZATION; {replica_status.redone_rows:,} rows redone so far")
                 self._cause(CauseKind.CORRECTING, (node,), f"{name} corrects what was tentative")
                 self.next[f"{name} sends an undo and the stable results, then it is STABLE"] = None
             case NodeState.UP_FAILURE:
                 policy = self._settings(node, id).during_failure
                 how = "waits (policy suspend)" if policy is Policy.SUSPEND else "goes on without some input"
                 self._step(depth, name, f"is in UP_FAILURE: it {how}")
-                if not self._inputs(depth + 1, node, one):
-                    self._turn(name, node, one)
+                if not self._inputs(depth + 1, node, replica_status):
+                    self._turn(name, node, replica_status)
                 self.next[f"{name} corrects when all of its input is there"] = None
             case NodeState.STABLE:
-                self._stable(depth, name, node, id, one)
+                self._stable(depth, name, node, id, replica_status)
 
-    def _stable(self, depth: int, name: str, node: str, id: PartitionId, one: ReplicaStatus) -> None:
-        if one.fill >= 1:
+    def _stable(self, depth: int, name: str, node: str, id: PartitionId, status: ReplicaStatus) -> None:
+        if status.fill >= 1:
             self._step(depth, name, "is STABLE, and its output buffer is full")
             self._cause(CauseKind.FULL, (node,), f"the output buffer of {name} is full: somebody does not acknowledge")
             self.next["nothing stable leaves until a consumer acknowledges, or is removed"] = None
             return
-        waits = f", and has waited for {short(one.waiting_us)}" if one.waiting_us else ""
+        waits = f", and has waited for {short(status.waiting_us)}" if status.waiting_us else ""
         self._step(depth, name, f"is STABLE{waits}")
-        if self._inputs(depth + 1, node, one):
+        if self._inputs(depth + 1, node, status):
             settings = self._settings(node, id)
-            left = max(0, settings.alpha_x_us - one.waiting_us)
+            left = max(0, settings.alpha_x_us - status.waiting_us)
             then = "waits on" if settings.during_failure is Policy.SUSPEND else "goes on without, tentative"
             self.next[f"in {short(left)} {name} {then}"] = None
 
-    def _turn(self, name: str, node: str, one: ReplicaStatus) -> None:
-        """Nothing is missing: it corrects soon."""
-        busy = [partner for partner, state in one.partners.items() if state is NodeState.STABILIZATION]
-        if one.skew:
-            self._cause(CauseKind.X, (node,), f"{one.skew[0]}, more than αX waits for at {name}")
+    def _turn(self, name: str, node: str, status: ReplicaStatus) -> None:
+        """Explains a replica without missing input: it corrects soon."""
+        busy = [partner for partner, state in status.partners.items() if state is NodeState.STABILIZATION]
+        if status.skew:
+            self._cause(CauseKind.X, (node,), f"{status.skew[0]}, more than αX waits for at {name}")
             self.next["results stay tentative until it catches up, or X is longer"] = None
         elif busy:
             self._cause(
@@ -377,39 +379,39 @@ class _Chain:
 
     # --- inputs ---
 
-    def _inputs(self, depth: int, node: str, one: ReplicaStatus) -> bool:
+    def _inputs(self, depth: int, node: str, status: ReplicaStatus) -> bool:
         """Follows the inputs that hold up a replica; returns whether there are any."""
-        old = self._before.replica(node, one.unit, one.partition)
+        old = self._before.replica(node, status.unit, status.partition)
         earlier = {} if old is None else {i.channel: i for i in old.inputs}
-        ahead = max((i.frontier for i in one.inputs), default=BEFORE_TIME)
-        found = False
-        for each in one.inputs:
+        ahead = max((i.frontier for i in status.inputs), default=BEFORE_TIME)
+        follows = False
+        for each in status.inputs:
             channel, was = _channel(each.channel), earlier.get(each.channel)
             if each.frontier >= END_OF_TIME:
                 continue
             stuck = was is not None and was.frontier >= each.frontier
             allowed_us = self._lag_us(channel)
-            if one.state is NodeState.UP_FAILURE:
+            if status.state is NodeState.UP_FAILURE:
                 allowed_us = min(
-                    allowed_us, self._settings(node, PartitionId(UnitId(one.unit), one.partition)).alpha_x_us
+                    allowed_us, self._settings(node, PartitionId(UnitId(status.unit), status.partition)).alpha_x_us
                 )
             behind = min(ahead, END_OF_TIME) - each.frontier if ahead < END_OF_TIME else 0
             if stuck or each.main is None or behind > allowed_us:
-                found = True
-                self._input(depth, node, one, each, stuck=stuck, behind_us=behind)
-        return found
+                follows = True
+                self._input(depth, node, status, each, stuck=stuck, behind_us=behind)
+        return follows
 
     def _input(
-        self, depth: int, node: str, of: ReplicaStatus, one: InputStatus, *, stuck: bool, behind_us: int
+        self, depth: int, node: str, status: ReplicaStatus, input_: InputStatus, *, stuck: bool, behind_us: int
     ) -> None:
-        channel, who = _channel(one.channel), f"{of.unit}/{of.partition}@{node} ← {one.channel}"
-        if one.other_logs and one.main is None:
-            producer, why = next(iter(one.other_logs.items()))
+        channel, who = _channel(input_.channel), f"{status.unit}/{status.partition}@{node} ← {input_.channel}"
+        if input_.other_logs and input_.main is None:
+            producer, why = next(iter(input_.other_logs.items()))
             self._step(depth, who, f"does not read {producer}")
             self._cause(CauseKind.OTHER_LOG, (producer, node), why)
             return
         how = "brings nothing new" if stuck else f"is {short(behind_us)} behind another input"
-        if one.main is None:
+        if input_.main is None:
             self._step(depth, who, "is read from nobody")
             makers = self._makers(channel)
             for maker in makers:
@@ -420,17 +422,17 @@ class _Chain:
                     None if channel.stream in self._plan.sources else self._plan.maker_of(channel),
                 )
             return
-        self._step(depth, who, f"{how}, read from {one.main}")
+        self._step(depth, who, f"{how}, read from {input_.main}")
         count = len(self.causes)
-        self._producer(depth + 1, channel, one.main, node, one.frontier, stuck=stuck)
+        self._producer(depth + 1, channel, input_.main, node, input_.frontier, stuck=stuck)
         if len(self.causes) == count and not stuck:
-            x_us = of.x_us or self._directory.nodes[NodeId(node)].x_us
-            why = f"{one.channel} comes {short(behind_us)} later than other input; X at {node} is {short(x_us)}"
-            self._cause(CauseKind.X, (one.main, node), why)
+            x_us = status.x_us or self._directory.nodes[NodeId(node)].x_us
+            why = f"{input_.channel} comes {short(behind_us)} later than other input; X at {node} is {short(x_us)}"
+            self._cause(CauseKind.X, (input_.main, node), why)
             self.next[f"an X above {short(round(behind_us * 1.2))} would wait for it: spe set … {node} x=…"] = None
 
     def _unread(self, depth: int, producer: str, reader: str, id: PartitionId | None) -> None:
-        """A producer that somebody should read, and does not."""
+        """Explains a producer that should be read, and is not."""
         if producer in self._now.errors:
             self._down(depth, producer)
             self.next[f"when {producer} is back, {reader} reads on where it stopped"] = None
@@ -440,16 +442,16 @@ class _Chain:
             self._replica(depth, producer, id)
             return
         status = self._now.statuses.get(reader)
-        said = "" if status is None else status.unreachable.get(producer, "")
-        told = f": {said}" if said else ""
-        self._step(depth, f"{producer} → {reader}", f"{producer} answers, but {reader} does not reach it{told}")
+        error = "" if status is None else status.unreachable.get(producer, "")
+        suffix = f": {error}" if error else ""
+        self._step(depth, f"{producer} → {reader}", f"{producer} answers, but {reader} does not reach it{suffix}")
         if self._slow_to_answer(producer):
             return
         link = f"the link between {producer} and {reader}"
-        if _SENT_AWAY in said:
+        if _SENT_AWAY in error:
             why = f"{link} refuses connections: a firewall, or {reader} has another address of {producer}"
-        elif said and not any(words in said for words in _UNREACHABLE):
-            self._cause(CauseKind.REFUSED, (producer, reader), f"{producer} refuses {reader}: {said}")
+        elif error and not any(words in error for words in _UNREACHABLE):
+            self._cause(CauseKind.REFUSED, (producer, reader), f"{producer} refuses {reader}: {error}")
             return
         else:
             why = f"{link} is cut, or far too slow"
@@ -497,7 +499,7 @@ class _Chain:
             self._cause(CauseKind.DOWN, (name,), f"{name} is down, frozen, cut off or far too slow: {why}")
 
     def _slow_to_answer(self, name: str) -> bool:
-        """Whoever answers us late answers everybody late."""
+        """Explains a process that answers late: it answers every process late."""
         took_us = self._now.took_us.get(name, 0)
         if took_us < SLOW_ANSWER_US:
             return False
@@ -524,7 +526,7 @@ class _Chain:
     # --- facts ---
 
     def _hosts(self, id: PartitionId) -> list[str]:
-        """Nodes that run a partition, or should."""
+        """Returns the nodes that run a partition, or should."""
         placed = [str(n) for n in self._directory.placement.get(id, ())]
         return list(dict.fromkeys([*placed, *self._now.running(id)]))
 
@@ -534,16 +536,16 @@ class _Chain:
         return self._hosts(self._plan.maker_of(channel))
 
     def _serves(self, node: str, id: PartitionId) -> bool:
-        one = self._now.replica(node, *id)
-        return one is not None and one.error is None and one.state is not NodeState.RECOVERING
+        status = self._now.replica(node, *id)
+        return status is not None and status.error is None and status.state is not NodeState.RECOVERING
 
     def _reach(self, look: Look, producer: str, channel: Channel) -> int | None:
-        """Stable boundary that a producer has; None: it does not say."""
+        """Returns the stable boundary of a producer; None: it is unknown."""
         if channel.stream in self._plan.sources:
             source = look.source(channel.stream)
             return None if source is None or source.log is None else source.log.frontier
-        one = look.replica(producer, *self._plan.maker_of(channel))
-        return None if one is None else one.frontier
+        status = look.replica(producer, *self._plan.maker_of(channel))
+        return None if status is None else status.frontier
 
     def _lag_us(self, channel: Channel) -> int:
         return usual_lag_us(self._plan, channel.stream)
@@ -552,9 +554,9 @@ class _Chain:
         status = self._now.node(node)
         share = self._directory.share(self._plan, id.unit, NodeId(node)) if node in self._directory.nodes else None
         if status is not None and status.settings is not None:
-            said, one = status.settings, self._now.replica(node, *id)
-            x_us = one.x_us if one is not None and one.x_us is not None else said.x_us
-            return _Waits(round(said.alpha * x_us), Policy(said.during_failure))
+            settings, replica = status.settings, self._now.replica(node, *id)
+            x_us = replica.x_us if replica is not None and replica.x_us is not None else settings.x_us
+            return _Waits(round(settings.alpha * x_us), Policy(settings.during_failure))
         return _Waits(0, Policy.PROCESS) if share is None else _Waits(share.alpha_x_us, share.during_failure)
 
 

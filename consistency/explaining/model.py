@@ -1,4 +1,4 @@
-"""What is explained, out of what, and how."""
+"""Input and output of the explanations."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Look:
     Attributes:
       at_us: wall time.
       statuses: of the processes that answer, by name.
-      errors: why the others do not.
-      took_us: how long each took to answer, microseconds.
+      errors: reasons why the others do not.
+      took_us: time that each took to answer, microseconds.
     """
 
     at_us: int
@@ -37,16 +37,16 @@ class Look:
     took_us: Mapping[str, int] = field(default_factory=dict)
 
     def node(self, name: str) -> NodeStatus | None:
-        found = self.statuses.get(name)
-        return found if isinstance(found, NodeStatus) else None
+        status = self.statuses.get(name)
+        return status if isinstance(status, NodeStatus) else None
 
     def source(self, stream: str) -> SourceStatus | None:
-        found = self.statuses.get(f"source:{stream}")
-        return found if isinstance(found, SourceStatus) else None
+        status = self.statuses.get(f"source:{stream}")
+        return status if isinstance(status, SourceStatus) else None
 
     def client(self, name: str) -> ClientStatus | None:
-        found = self.statuses.get(f"client:{name}")
-        return found if isinstance(found, ClientStatus) else None
+        status = self.statuses.get(f"client:{name}")
+        return status if isinstance(status, ClientStatus) else None
 
     def coordinator(self) -> CoordinatorStatus | None:
         return next((s for s in self.statuses.values() if isinstance(s, CoordinatorStatus)), None)
@@ -61,7 +61,7 @@ class Look:
         return self._replicas.get((node, unit, partition))
 
     def channel(self, client: str, name: str) -> ChannelStatus | None:
-        """What a client has received of a channel; None where it does not answer, or does not read it."""
+        """Returns the progress of a client on a channel; None if it does not answer, or does not read it."""
         return self._channels.get((client, name))
 
     def running(self, id: PartitionId) -> list[str]:
@@ -70,40 +70,40 @@ class Look:
 
     @cached_property
     def _replicas(self) -> Mapping[tuple[str, str, int], ReplicaStatus]:
-        return {(name, one.unit, one.partition): one for name, one in self.replicas()}
+        return {(name, replica.unit, replica.partition): replica for name, replica in self.replicas()}
 
     @cached_property
     def _channels(self) -> Mapping[tuple[str, str], ChannelStatus]:
         return {
-            (name.partition(":")[2], one.channel): one
+            (name.partition(":")[2], received.channel): received
             for name, status in self.statuses.items()
             if isinstance(status, ClientStatus)
-            for one in status.channels
+            for received in status.channels
         }
 
     @cached_property
     def _running(self) -> Mapping[PartitionId, list[str]]:
-        found: dict[PartitionId, list[str]] = {}
-        for name, one in self.replicas():
-            found.setdefault(PartitionId(UnitId(one.unit), one.partition), []).append(name)
-        return found
+        nodes: dict[PartitionId, list[str]] = {}
+        for name, replica in self.replicas():
+            nodes.setdefault(PartitionId(UnitId(replica.unit), replica.partition), []).append(name)
+        return nodes
 
 
 class Condition(enum.StrEnum):
-    """How an output is at a client."""
+    """Condition of an output at a client."""
 
     FINE = "fine"  # stable results arrive
     TENTATIVE = "tentative"  # the client holds results that will be undone
-    LATE = "late"  # something arrives, but nothing stable, or later than X allows
+    LATE = "late"  # elements arrive, but nothing stable, or later than X allows
     SILENT = "silent"  # nothing arrives
     ENDED = "ended"
     UNKNOWN = "unknown"  # the client does not answer
 
 
 class CauseKind(enum.StrEnum):
-    """What is wrong where a chain ends."""
+    """Kind of the cause at the end of a chain."""
 
-    DOWN = "down"  # a process does not answer anybody
+    DOWN = "down"  # a process does not answer any other
     REFUSED = "refused"  # a process answers, and refuses
     LINK = "link"  # two processes do not reach each other, or slowly
     QUIET = "quiet"  # a source answers, and brings nothing new
@@ -112,7 +112,7 @@ class CauseKind(enum.StrEnum):
     AWAY = "away"  # a server outside of the cluster does not answer
     SLOW = "slow"  # a process does not keep up
     X = "x"  # an input comes later than X allows to wait for
-    OTHER_LOG = "other log"  # a producer has not what was read before
+    OTHER_LOG = "other log"  # a producer lacks the log that was read before
     FULL = "full"  # an output buffer is full
     RECOVERING = "recovering"  # a replica takes its state
     CORRECTING = "correcting"  # a replica corrects, or is about to
@@ -120,10 +120,10 @@ class CauseKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Where a chain ends.
+    """The end of a chain.
 
     Attributes:
-      processes: that it is about; both ends of a link, the producer first.
+      processes: the processes concerned; both ends of a link, the producer first.
     """
 
     kind: CauseKind
@@ -136,7 +136,7 @@ class Step:
     """A link of a chain.
 
     Attributes:
-      depth: distance from the client; a step is because of those below it that are deeper by one.
+      depth: distance from the client; the following steps that are deeper by one explain it.
       who: client, replica, input or source.
     """
 
@@ -147,16 +147,16 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Of one output at one client.
+    """Explanation of one output at one client.
 
     Attributes:
       client: its name; "" where the run has none.
       channel: stream and partition.
-      steps: from the client to the causes, each before what is behind it.
+      steps: from the client to the causes, each before its own explanation.
       causes: without repetition; empty where all is well.
-      next: what will happen.
-      elsewhere: what is wrong, and does not reach this output now.
-      moves: that are under way, of partitions on the way to this output.
+      next: future events.
+      elsewhere: causes of trouble that do not affect this output now.
+      moves: moves under way of partitions on the path to this output.
     """
 
     client: str
@@ -169,17 +169,17 @@ class Explanation:
     moves: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
-        """As text."""
+        """Returns the explanation as text."""
         at = f" at client {self.client}" if self.client else ""
-        found = [f"{self.channel}{at} is {self.condition}"]
-        found += [f"{'  ' * (step.depth + 1)}{step.who}: {step.what}" for step in self.steps]
-        found += [f"cause ({cause.kind}): {cause.why}" for cause in self.causes]
-        found += [f"next: {text}" for text in self.next]
-        found += [f"under way: {move}" for move in self.moves]
-        found += [f"elsewhere ({cause.kind}): {cause.why}" for cause in self.elsewhere]
-        return found
+        texts = [f"{self.channel}{at} is {self.condition}"]
+        texts += [f"{'  ' * (step.depth + 1)}{step.who}: {step.what}" for step in self.steps]
+        texts += [f"cause ({cause.kind}): {cause.why}" for cause in self.causes]
+        texts += [f"next: {text}" for text in self.next]
+        texts += [f"under way: {move}" for move in self.moves]
+        texts += [f"elsewhere ({cause.kind}): {cause.why}" for cause in self.elsewhere]
+        return texts
 
 
 def short(us: int) -> str:
-    """A duration for people."""
+    """Formats a duration."""
     return f"{us / 1000:.0f} ms" if us < 1_000_000 else f"{us / 1e6:.1f} s"

@@ -1,4 +1,4 @@
-"""Moves of partitions that are under way, as an explanation names them."""
+"""Describes moves of partitions that are under way."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _OVER: Final = ("done", "dropped")
 
 
 def moves_on_the_way(plan: Plan, now: Look, channel: Channel) -> tuple[str, ...]:
-    """Moves of what makes a channel, and of everything upstream of it."""
+    """Returns moves of the partitions that make a channel, and of everything upstream."""
     moves = _open(now)
     if not moves:
         return ()
     on_the_way, left = set[str](), [channel]
     while left:
-        one = left.pop()
-        if one.stream in plan.sources or str(maker := plan.maker_of(one)) in on_the_way:
+        channel_ = left.pop()
+        if channel_.stream in plan.sources or str(maker := plan.maker_of(channel_)) in on_the_way:
             continue
         on_the_way.add(str(maker))
         left += plan.unit[maker.unit].channels_in(maker.partition)
@@ -29,7 +29,7 @@ def moves_on_the_way(plan: Plan, now: Look, channel: Channel) -> tuple[str, ...]
 
 
 def arriving(now: Look) -> set[tuple[str, str]]:
-    """Nodes with the partitions that move to them: their replicas recover as they should."""
+    """Returns nodes with the partitions that move to them: their replicas recover as they should."""
     return {(move.target, move.partition) for move in _open(now)}
 
 

@@ -1,1 +1,1 @@
-"""Sinks of a real run, read again in their own formats and compared with the recordings beside which they were made."""
+"""Reads sinks of a real run again in their own formats, and compares them with their recordings."""

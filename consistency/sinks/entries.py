@@ -1,4 +1,4 @@
-"""Entries of a sink as columns: rows and undos in the order in which they apply, and the answer that they give."""
+"""Entries of a sink as columns: rows and undos in the order in which they apply, and the rows that result."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spe.stream.batch import BoolArray, Column, Int64Array, Rows, concat_rows
 from spe.stream.schema import AttributeType, Schema
 from spe.stream.times import parse_timestamp
 
-#: The types of Python that a cell may have.
+#: Python types allowed in a cell.
 _TYPES: Final[Mapping[AttributeType, frozenset[type]]] = {
     AttributeType.INT64: frozenset({int}),
     AttributeType.FLOAT64: frozenset({float, int}),
@@ -22,11 +22,11 @@ _TYPES: Final[Mapping[AttributeType, frozenset[type]]] = {
 
 
 class Entries(NamedTuple):
-    """What a sink has of a channel.
+    """The entries of a channel in a sink.
 
     Attributes:
-      ids: of each entry.
-      undo: entries that withdraw all earlier ones with a larger id; the values of their rows mean nothing.
+      ids: id of each entry.
+      undo: entries that withdraw all earlier ones with a larger id; the values of their rows are undefined.
       tentative: rows that may still be withdrawn.
     """
 
@@ -36,7 +36,7 @@ class Entries(NamedTuple):
     rows: Rows
 
     def answer(self) -> tuple[Int64Array, Rows, int]:
-        """Ids and rows that are final when all entries are applied, and how many are tentative."""
+        """Returns ids and rows that are final when all entries are applied, and the number of tentative ones."""
         there = ~self.undo
         for at in np.flatnonzero(self.undo).tolist():
             there[:at] &= self.ids[:at] <= self.ids[at]
@@ -45,7 +45,7 @@ class Entries(NamedTuple):
 
 
 def entries_of(cells: Mapping[str, Sequence[Any]], schema: Schema) -> Entries:
-    """Entries of columns with the names that sinks give them.
+    """Returns entries from columns with the names that sinks use.
 
     Raises:
       KeyError: a column is missing.
@@ -63,7 +63,7 @@ def entries_of(cells: Mapping[str, Sequence[Any]], schema: Schema) -> Entries:
 
 
 def joined(parts: Sequence[Entries], schema: Schema) -> Entries:
-    """All entries, in the order of the parts."""
+    """Joins entries in the order of the parts."""
     if not parts:
         return entries_of({"_id": (), "_time": (), **{name: () for name in schema.names}}, schema)
     ids, undo, tentative = (np.concatenate(some) for some in zip(*(part[:-1] for part in parts)))

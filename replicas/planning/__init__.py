@@ -1,6 +1,6 @@
-"""Which partitions to replicate actively when there are too few machines for all (PPA paper, sections III and IV).
+"""Plans which partitions to replicate actively when machines are short (PPA paper, sections III and IV).
 
-Pure: topologies and plans go in, plans come out.  ``topology`` has what is planned for, ``fidelity`` how good a plan
-is, ``trees`` the minimal complete trees, ``search`` what every planner gets and gives; ``dynamic``, ``greedy``,
+Pure: topologies and plans go in, plans come out.  ``topology`` has the input, ``fidelity`` the quality of a plan,
+``trees`` the minimal complete trees, ``search`` the interface of all planners; ``dynamic``, ``greedy``,
 ``structure`` and ``exact`` are the planners.
 """

@@ -18,7 +18,7 @@ from spe.problems import did_you_mean, one_of
 from spe.stream.ids import PartitionId
 from spe.stream.names import StreamId
 
-#: Tuples per second of a source for which no rate is given.
+#: Tuples per second of a source without a given rate.
 UNKNOWN_RATE: Final = 1.0
 
 
@@ -28,19 +28,19 @@ def topology_of(
     rates: Mapping[str, Sequence[float]],
     priorities: Mapping[StreamId, float] | None = None,
 ) -> Topology:
-    """Sources never fail: what they have logged they can send again.
+    """Returns the topology.  Sources never fail: they can send logged data again.
 
-    Where partitions have standbys, those that have more than one replica anyway do not fail either, unless priorities
-    are given: then every partition can be lost.
+    Where partitions have standbys, partitions with several replicas do not fail either, unless priorities are given:
+    then every partition can be lost.
 
     Args:
-      rates: by source or unit, tuples per second of each partition, as measured; else what a generator makes counts,
-        and what a unit makes follows from what it reads.
-      priorities: of outputs, 1 where nothing is said; a unit weighs what its outputs weigh together.  None: all units
-        weigh the same.
+      rates: by source or unit, measured tuples per second of each partition; otherwise a generator's rate counts,
+        and a unit's rate follows from its inputs.
+      priorities: of outputs, 1 by default; a unit weighs as much as its outputs together.  None: all units weigh
+        the same.
 
     Raises:
-      ConfigError: rates of what there is not, or too many or few of them.
+      ConfigError: rates of unknown names, or too many or few of them.
     """
     known = [*map(str, plan.sources), *(str(u.id) for u in plan.units)]
     problems = [
@@ -78,12 +78,12 @@ def topology_of(
 
 
 def _alone(directory: Directory, unit: Unit) -> list[bool]:
-    """Which partitions have one replica only."""
+    """Returns which partitions have one replica only."""
     return [len(directory.placement[PartitionId(unit.id, p)]) < 2 for p in range(unit.partitions)]
 
 
 def partitions_of(plan: Plan, topology: Topology) -> list[PartitionId | None]:
-    """The partition that each task is; None: a source."""
+    """Returns the partition of each task; None: a source."""
     units = {str(u.id): u.id for u in plan.units}
     return [
         PartitionId(units[o.name], p) if o.name in units else None for o in topology.operators for p in range(o.tasks)
@@ -91,7 +91,7 @@ def partitions_of(plan: Plan, topology: Topology) -> list[PartitionId | None]:
 
 
 def costs_of(plan: Plan, directory: Directory, topology: Topology, unable: Collection[PartitionId] = ()) -> list[float]:
-    """1 for each task; more than anybody has where partitions have standbys, and this one none that is able."""
+    """Returns 1 for each task; infinite if partitions have standbys, and this one none that is able."""
 
     def able(id: PartitionId | None) -> bool:
         return id is None or not directory.standbys or (id in directory.standbys and id not in unable)
@@ -100,7 +100,7 @@ def costs_of(plan: Plan, directory: Directory, topology: Topology, unable: Colle
 
 
 def standby_places(plan: Plan, directory: Directory, topology: Topology) -> dict[int, str]:
-    """The first standby of each task that has one: where its active replica would be."""
+    """Returns the first standby of each task that has one: the place of its active replica."""
     ids = partitions_of(plan, topology)
     return {
         at: str(directory.standbys[id].nodes[0])
@@ -112,7 +112,7 @@ def standby_places(plan: Plan, directory: Directory, topology: Topology) -> dict
 def fidelity_of(
     plan: Plan, directory: Directory, rates: Mapping[str, Sequence[float]], lost: Collection[PartitionId]
 ) -> float:
-    """OF while nobody runs some partitions.
+    """Returns OF while no node runs some partitions.
 
     Args:
       rates: as of :func:`topology_of`.
@@ -123,12 +123,12 @@ def fidelity_of(
 
 
 def without_rates(plan: Plan, rates: Mapping[str, Sequence[float]]) -> list[str]:
-    """Sources for which no rate is given."""
+    """Returns sources without a given rate."""
     return [str(n) for n, s in plan.sources.items() if str(n) not in rates and "rate" not in s.reader]
 
 
 def layout_of(plan: Plan, directory: Directory, topology: Topology) -> Placement:
-    """The first node of each partition is its home.  The worst case only."""
+    """Returns a layout: the first node of each partition is its home.  The worst case only."""
     homes: list[str | None] = []
     for operator in topology.operators:
         unit = next((u for u in plan.units if str(u.id) == operator.name), None)

@@ -1,7 +1,7 @@
-"""All unions of minimal complete trees that the budget pays for (PPA algorithm 1): the optimum, for few trees only.
+"""Tries all unions of minimal complete trees within the budget (PPA algorithm 1): the optimum, for few trees only.
 
 In the worst case only whole trees give output, so no other plan is better.  The paper lists the same candidates by
-their size; here a tree at a time is added to all that there are, which makes each of them once.
+size; here each tree is added to all existing candidates, which makes each of them once.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from replicas.planning.search import PlanningProblem, ReplicationPlan
 from replicas.planning.trees import count_trees, trees
 from spe.errors import ConfigError
 
-#: Candidates beyond which another planner has to be used.
+#: Number of candidates beyond which another planner must be used.
 MOST_CANDIDATES: Final = 2_000_000
 _BLOCK: Final = 4096
 
 
 def dynamic(problem: PlanningProblem, *, most: int = MOST_CANDIDATES) -> ReplicationPlan:
-    """The best plan.
+    """Returns the best plan.
 
     Raises:
       ConfigError: there are too many trees or candidates, or failures other than the worst case are planned for.
@@ -31,15 +31,15 @@ def dynamic(problem: PlanningProblem, *, most: int = MOST_CANDIDATES) -> Replica
     topology = problem.topology
     if (count := count_trees(topology)) > most:
         raise ConfigError([f"{count:,} trees are too many for dynamic programming ({most:,} at most)"])
-    found = {frozenset[int]()}
+    candidates = {frozenset[int]()}
     for tree in set(trees(topology)):
-        for plan in list(found):
+        for plan in list(candidates):
             union = plan | tree
             if sum(problem.cost[list(union)]) <= problem.budget:
-                found.add(union)
-        if len(found) > most:
+                candidates.add(union)
+        if len(candidates) > most:
             raise ConfigError([f"more than {most:,} candidates are too many for dynamic programming"])
-    ordered = sorted(found, key=lambda plan: (len(plan), sorted(plan)))
+    ordered = sorted(candidates, key=lambda plan: (len(plan), sorted(plan)))
     best, value = ordered[0], -1.0
     for first in range(0, len(ordered), _BLOCK):
         block = ordered[first : first + _BLOCK]

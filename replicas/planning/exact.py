@@ -1,9 +1,9 @@
-"""The best plan with a proof, or the best one found in time with how much better another could be.
+"""Finds the best plan with a proof, or the best one within a time with a bound on the others.
 
-The topology is taken apart into modules (``modules``).  Each gets a *frontier*: what it is worth at most for every
+The topology is divided into modules (``modules``).  Each gets a *frontier*: its maximum value for every
 cost, each point from a mixed-integer program (``program``).  Frontiers are combined along the gates; because the value
 of the whole never falls when that of a module rises, the best combination is the best plan.  When time is up, frontiers
-have upper points for what was not proved, and the same combination gives the bound.
+have upper points for unproved costs, and the same combination gives the bound.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from replicas.planning.search import PlanningProblem, ReplicationPlan
 from replicas.planning.structure import structure_aware
 from replicas.planning.topology import Topology
 
-#: Points of a frontier; costs that are no whole numbers make many.
+#: Maximum number of points of a frontier; fractional costs make many.
 _MOST_POINTS: Final = 1000
 _LITTLE: Final = 1e-9
-#: How far apart points of a frontier are in cost, against the cheapest task, where costs are no whole numbers; well
+#: Distance in cost between points of a frontier, relative to the cheapest task, if costs are fractional; well
 #: above the solver's tolerance.
 _STEP: Final = 1e-3
 
 
 @dataclass(frozen=True)
 class SearchPoint:
-    """What can be had for a cost; ``tasks`` are those of a plan, or nothing where the value is only a bound."""
+    """A value for a cost; ``tasks`` are those of a plan, or empty where the value is only a bound."""
 
     cost: float
     value: float
@@ -40,18 +40,18 @@ class SearchPoint:
 
 @dataclass(frozen=True)
 class Frontier:
-    """By cost: what is found, and what nothing exceeds."""
+    """Points by cost: plans found, and upper bounds."""
 
     found: tuple[SearchPoint, ...]
     bounds: tuple[SearchPoint, ...]
 
 
 def exact(problem: PlanningProblem, *, now: Callable[[], float], seconds: float = 10.0) -> ReplicationPlan:
-    """See the module.
+    """Returns the best plan found.
 
     Args:
       now: a clock, seconds.
-      seconds: after which the best so far is given, with the bound that is proved.
+      seconds: time after which the best plan so far is returned, with the proved bound.
 
     Raises:
       ConfigError: SciPy is not installed.
@@ -59,15 +59,15 @@ def exact(problem: PlanningProblem, *, now: Callable[[], float], seconds: float 
     solver()
     end = now() + seconds
     guess = structure_aware(problem)
-    found, bound = _by_modules(problem, now, end) if not problem.failures else _whole(problem, end - now())
-    value = float(problem.values(found[None, :])[0])
+    mask, bound = _by_modules(problem, now, end) if not problem.failures else _whole(problem, end - now())
+    value = float(problem.values(mask[None, :])[0])
     if guess.value > value:
-        found, value = np.isin(np.arange(len(found)), guess.tasks), guess.value
-    return ReplicationPlan.of("exact", problem, found, max(bound, value))
+        mask, value = np.isin(np.arange(len(mask)), guess.tasks), guess.value
+    return ReplicationPlan.of("exact", problem, mask, max(bound, value))
 
 
 def _whole(problem: PlanningProblem, seconds: float) -> tuple[np.ndarray, float]:
-    """Several failures: what helps in one may not in another, so nothing falls apart."""
+    """Solves the whole problem for several failures: a module's best plan may differ between them."""
     program = LinearProgram(
         problem.topology,
         problem.topology.goal,
@@ -82,11 +82,11 @@ def _whole(problem: PlanningProblem, seconds: float) -> tuple[np.ndarray, float]
 
 def _by_modules(problem: PlanningProblem, now: Callable[[], float], end: float) -> tuple[np.ndarray, float]:
     modules = modules_of(problem.topology)
-    given = {module.root: at for at, module in enumerate(modules)}
+    place_of = {module.root: at for at, module in enumerate(modules)}
     frontiers: list[Frontier] = []
     for at, module in enumerate(modules):
         own = _frontier(problem, module, now, now() + (end - now()) / (len(modules) - at))
-        entering = [[frontiers[given[gate]] for gate, _ in entry.gates] for entry in module.entries]
+        entering = [[frontiers[place_of[gate]] for gate, _ in entry.gates] for entry in module.entries]
         frontiers.append(
             Frontier(
                 _combined(problem, module, own.found, [[f.found for f in e] for e in entering], above=False),
@@ -99,7 +99,7 @@ def _by_modules(problem: PlanningProblem, now: Callable[[], float], end: float) 
 
 
 def _frontier(problem: PlanningProblem, module: Module, now: Callable[[], float], end: float) -> Frontier:
-    """Of a module whose input is whole.  Without entries only the whole budget matters to the last one."""
+    """Returns the frontier of a module whose input is whole.  Without entries the last point needs the budget only."""
     topology = problem.topology
     outside = {gate for entry in module.entries for gate, _ in entry.gates}
     goal = {module.root: 1.0} if module.root is not None else topology.goal
@@ -107,7 +107,7 @@ def _frontier(problem: PlanningProblem, module: Module, now: Callable[[], float]
         topology, goal, given=outside, failed=problem.failed, weights=problem.weights, cost=problem.cost
     )
     worth = _Worth(topology, module, goal)
-    found = [SearchPoint(0.0, worth.of(()))]
+    points = [SearchPoint(0.0, worth.of(()))]
     bounds: list[SearchPoint] = []
     budget, bound = problem.budget, 1.0
     whole = bool((problem.cost == np.round(problem.cost)).all())
@@ -121,17 +121,17 @@ def _frontier(problem: PlanningProblem, module: Module, now: Callable[[], float]
             break
         tasks = tuple(np.flatnonzero(solution.tasks).tolist())
         cost, value = float(problem.cost[list(tasks)].sum()), worth.of(tasks)
-        found.append(SearchPoint(cost, value, tasks))
+        points.append(SearchPoint(cost, value, tasks))
         bounds.append(SearchPoint(cost if whole else max(0.0, cost - step), max(bound, value)))
         budget = cost - step
         if module.root is None and not module.entries:
             break
     bounds.append(SearchPoint(0.0, bound if budget >= 0 else bounds[-1].value))
-    return Frontier(_best(found, problem.budget, above=False), _best(bounds, problem.budget, above=True))
+    return Frontier(_best(points, problem.budget, above=False), _best(bounds, problem.budget, above=True))
 
 
 class _Worth:
-    """What a module gives with some tasks, all others in front of it alive."""
+    """Computes a module's value with some tasks, all others in front of it alive."""
 
     def __init__(self, topology: Topology, module: Module, goal: dict[int, float]) -> None:
         self._topology = topology
@@ -153,7 +153,7 @@ def _combined(
     *,
     above: bool,
 ) -> tuple[SearchPoint, ...]:
-    """Own points with what comes in at each entry: the best for every cost."""
+    """Combines own points with those of each entry: the best for every cost."""
     total = tuple(own)
     for entry, gates in zip(module.entries, entering, strict=True):
         received: tuple[SearchPoint, ...] = (SearchPoint(0.0, 1.0 if entry.joined else 0.0),)
@@ -168,27 +168,29 @@ def _combined(
 def _pairs(
     problem: PlanningProblem, left: Sequence[SearchPoint], right: Sequence[SearchPoint], *, times: bool, above: bool
 ) -> tuple[SearchPoint, ...]:
-    found = []
+    points = []
     for a in left:
         for b in right:
             if a.cost + b.cost <= problem.budget + _LITTLE:
                 value = a.value * b.value if times else a.value + b.value
-                found.append(SearchPoint(a.cost + b.cost, value, a.tasks + b.tasks))
-    return _best(found, problem.budget, above=above)
+                points.append(SearchPoint(a.cost + b.cost, value, a.tasks + b.tasks))
+    return _best(points, problem.budget, above=above)
 
 
 def _best(points: Sequence[SearchPoint], budget: float, *, above: bool) -> tuple[SearchPoint, ...]:
-    """Those that give more than all that cost no more; of too many some, so that bounds stay above and plans below."""
-    kept: list[SearchPoint] = []
+    """Returns points that exceed all cheaper ones; of too many a selection that keeps bounds above, plans below."""
+    rising: list[SearchPoint] = []
     for point in sorted(points, key=lambda p: (p.cost, -p.value)):
-        if point.cost <= budget + _LITTLE and (not kept or point.value > kept[-1].value):
-            kept.append(point)
-    if len(kept) <= _MOST_POINTS:
-        return tuple(kept)
-    at = np.unique(np.linspace(0, len(kept) - 1, _MOST_POINTS).round().astype(int)).tolist()
+        if point.cost <= budget + _LITTLE and (not rising or point.value > rising[-1].value):
+            rising.append(point)
+    if len(rising) <= _MOST_POINTS:
+        return tuple(rising)
+    at = np.unique(np.linspace(0, len(rising) - 1, _MOST_POINTS).round().astype(int)).tolist()
     if not above:
-        return tuple(kept[i] for i in at)
-    return tuple(SearchPoint(kept[i].cost, kept[j - 1].value) for i, j in zip(at, [*at[1:], len(kept)], strict=True))
+        return tuple(rising[i] for i in at)
+    return tuple(
+        SearchPoint(rising[i].cost, rising[j - 1].value) for i, j in zip(at, [*at[1:], len(rising)], strict=True)
+    )
 
 
 def _nothing(problem: PlanningProblem) -> np.ndarray:

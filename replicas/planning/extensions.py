@@ -1,4 +1,4 @@
-"""What must be added to a plan so that a certain task takes part in a complete tree."""
+"""Finds the tasks to add to a plan so that a certain task takes part in a complete tree."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _NEVER = np.inf
 
 
 class Extensions:
-    """Cheapest ways from each task up to sources and down to a sink, while a failure lasts.
+    """Cheapest paths from each task up to sources and down to a sink, while a failure lasts.
 
-    What is ``fed`` comes first, then what is cheap to complete, then what carries most.  Costs of ways are those of the
-    beginning: a way through what has been added since is found because that is fed.
+    ``fed`` tasks are preferred, then those cheap to complete, then those with the highest rate.  Costs of paths are
+    those of the beginning: a path through tasks added since is found because they are fed.
 
     Args:
       failed: per task.
@@ -30,7 +30,7 @@ class Extensions:
         self.fed: Bools = np.zeros(self._topology.tasks, np.bool_)
 
     def through(self, task: int) -> Ints:
-        """Tasks to add, ascending; without those that live anyway."""
+        """Returns the tasks to add, ascending; without those that live anyway."""
         wanted: set[int] = set()
         self._upwards(task, wanted)
         at = task
@@ -40,34 +40,34 @@ class Extensions:
         return np.array(sorted(t for t in wanted if self._failed[t]), np.int64)
 
     def _upwards(self, task: int, wanted: set[int]) -> None:
-        """A task with what it needs before it: a branch in each input if it correlates them, else in one."""
+        """Adds a task with its needs upstream: a branch in each input if it correlates them, else in one."""
         waiting = [task]
         while waiting:
-            one = waiting.pop()
-            if one in wanted or self.fed[one]:
+            task_ = waiting.pop()
+            if task_ in wanted or self.fed[task_]:
                 continue
-            wanted.add(one)
-            operator = self._topology.operators[int(self._topology.operator_of[one])]
-            best = [self._sender(operator, number, one) for number in range(len(operator.inputs))]
+            wanted.add(task_)
+            operator = self._topology.operators[int(self._topology.operator_of[task_])]
+            best = [self._sender(operator, number, task_) for number in range(len(operator.inputs))]
             if operator.correlated:
                 waiting += [sender for sender in best if sender is not None]
             elif senders := [s for s in best if s is not None]:
                 waiting.append(min(senders, key=lambda s: (s not in wanted, *self._up_key(s))))
 
     def _sender(self, operator: PlannedOperator, number: int, task: int) -> int | None:
-        """Who of an input can be had most easily; None: it has no input there."""
+        """Returns the cheapest sender of an input; None: it has no input there."""
         stream = operator.inputs[number]
         if stream.same:
             order = self._up_order[stream.upstream]
-            found = order[int(np.argmax(self.fed[order]))] if len(order) else None  # the first task if none is fed
-            return None if found is None else int(found)
+            sender = order[int(np.argmax(self.fed[order]))] if len(order) else None  # the first task if none is fed
+            return None if sender is None else int(sender)
         return min(self._senders[task][number], key=self._up_key, default=None)
 
     def _up_key(self, task: int) -> tuple[bool, float, float, int]:
         return (not self.fed[task], float(self._up[task]), -float(self._rate[task]), task)
 
     def _receiver(self, task: int) -> int | None:
-        """Who to feed next on the way down; None: this is a sink."""
+        """Returns the next task to feed on the way down; None: this is a sink."""
         if int(self._topology.operator_of[task]) in self._topology.goal:
             return None
         near: list[int] = list(self._receivers[task])
@@ -83,14 +83,14 @@ class Extensions:
     @cached_property
     def _up(self) -> Floats:
         """Per task, cost of a tree up to the sources, itself included, with nothing fed."""
-        found = self._cost.copy()
+        costs = self._cost.copy()
         for operator in self._topology.operators:
             if not operator.inputs:
-                found[operator.range][operator.rate <= 0] = _NEVER
+                costs[operator.range][operator.rate <= 0] = _NEVER
                 continue
-            best = [self._cheapest(operator, stream, found) for stream in operator.inputs]
-            found[operator.range] += np.sum(best, axis=0) if operator.correlated else np.min(best, axis=0)
-        return found
+            best = [self._cheapest(operator, stream, costs) for stream in operator.inputs]
+            costs[operator.range] += np.sum(best, axis=0) if operator.correlated else np.min(best, axis=0)
+        return costs
 
     def _cheapest(self, operator: PlannedOperator, stream: StreamEdge, up: Floats) -> Floats:
         before = up[self._topology.operators[stream.upstream].range]
@@ -100,8 +100,8 @@ class Extensions:
 
     @cached_property
     def _down(self) -> Floats:
-        """Per task, cost of a way down to a sink, itself with its branches included."""
-        found = np.full(self._topology.tasks, _NEVER)
+        """Per task, cost of a path down to a sink, itself with its branches included."""
+        costs = np.full(self._topology.tasks, _NEVER)
         for at in reversed(range(len(self._topology.operators))):
             operator = self._topology.operators[at]
             beyond = np.full(operator.tasks, 0.0 if at in self._topology.goal else _NEVER)
@@ -109,17 +109,17 @@ class Extensions:
                 for stream in reader.inputs:
                     if stream.upstream != at:
                         continue
-                    after = found[reader.range]
+                    after = costs[reader.range]
                     if stream.same:
                         beyond = np.minimum(beyond, after.min())
                     else:
                         np.minimum.at(beyond, stream.source, after[stream.target])
-            found[operator.range] = beyond + self._up[operator.range]
-        return found
+            costs[operator.range] = beyond + self._up[operator.range]
+        return costs
 
     @cached_property
     def _up_order(self) -> list[Ints]:
-        """Per operator, its tasks, the one that is easiest to have first."""
+        """Per operator, its tasks, the cheapest first."""
         return [self._ordered(operator, self._up) for operator in self._topology.operators]
 
     @cached_property
@@ -132,31 +132,31 @@ class Extensions:
 
     @cached_property
     def _full_readers(self) -> list[list[int]]:
-        """Per operator, who reads it fully partitioned."""
-        found: list[list[int]] = [[] for _ in self._topology.operators]
+        """Per operator, its fully partitioned readers."""
+        readers: list[list[int]] = [[] for _ in self._topology.operators]
         for at, operator in enumerate(self._topology.operators):
             for stream in operator.inputs:
                 if stream.same:
-                    found[stream.upstream].append(at)
-        return found
+                    readers[stream.upstream].append(at)
+        return readers
 
     @cached_property
     def _senders(self) -> list[list[list[int]]]:
-        """Per task and input, who sends it anything; nothing where partitioning is full."""
-        found: list[list[list[int]]] = [
+        """Per task and input, its senders; empty where partitioning is full."""
+        senders: list[list[list[int]]] = [
             [[] for _ in o.inputs] for o in self._topology.operators for _ in range(o.tasks)
         ]
         for source, target, number in self._substreams():
-            found[target][number].append(source)
-        return found
+            senders[target][number].append(source)
+        return senders
 
     @cached_property
     def _receivers(self) -> list[list[int]]:
-        """Per task, whom it sends anything to; nobody where partitioning is full."""
-        found: list[list[int]] = [[] for _ in range(self._topology.tasks)]
+        """Per task, its receivers; empty where partitioning is full."""
+        receivers: list[list[int]] = [[] for _ in range(self._topology.tasks)]
         for source, target, _ in self._substreams():
-            found[source].append(target)
-        return found
+            receivers[source].append(target)
+        return receivers
 
     def _substreams(self) -> list[tuple[int, int, int]]:
         """(sender, receiver, number of the receiver's input)"""

@@ -1,6 +1,6 @@
-"""How good the tentative results of a plan are: information loss, output fidelity, internal completeness.
+"""Quality of the tentative results of a plan: information loss, output fidelity, internal completeness.
 
-Computed with what is *there*, 1 − loss: next to nothing of very much is then still more than nothing.  Many plans are
+Computed with the *remaining* share, 1 − loss: a tiny part of a huge output then still counts.  Many plans are
 evaluated at once: arrays have a row per plan, a column per task.  (PPA section III, equations 1 to 4.)
 """
 
@@ -13,12 +13,12 @@ import numpy as np
 
 from replicas.planning.topology import Bools, Floats, Ints, PlannedOperator, StreamEdge, Topology
 
-#: Cells of the largest array that is made at a time.
+#: Maximum number of cells of an array.
 _CELLS = 2_000_000
 
 
 def losses(topology: Topology, alive: Bools) -> Floats:
-    """Information loss of each task's output, 0 to 1.  ``alive``: [plans, tasks]; so is the result."""
+    """Returns information loss of each task's output, 0 to 1.  ``alive``: [plans, tasks]; so is the result."""
     there = _Outputs(topology)
     there.update({at: alive[:, o.range] for at, o in enumerate(topology.operators)})
     parts = [np.broadcast_to(there.of(at), (len(alive), o.tasks)) for at, o in enumerate(topology.operators)]
@@ -26,14 +26,14 @@ def losses(topology: Topology, alive: Bools) -> Floats:
 
 
 def fidelity(topology: Topology, alive: Bools) -> Floats:
-    """OF of each row: the share of the sinks' output that is there, by their weights (equation 4)."""
+    """Returns OF of each row: the remaining share of the sinks' output, by their weights (equation 4)."""
     there = _Outputs(topology)
     there.update({at: alive[:, o.range] for at, o in enumerate(topology.operators)})
     return np.asarray(np.broadcast_to(there.value(), len(alive)))
 
 
 def completeness(topology: Topology, alive: Bools) -> Floats:
-    """IC of each row (Bellavista et al., EDBT 2014): the share of all tasks' work that is done, joins not respected."""
+    """Returns IC of each row (Bellavista et al., EDBT 2014): the share of all tasks' work done, ignoring joins."""
     there = _Outputs(topology, joins=False)
     there.update({at: alive[:, o.range] for at, o in enumerate(topology.operators)})
     done, total = np.zeros(len(alive)), 0.0
@@ -45,10 +45,10 @@ def completeness(topology: Topology, alive: Bools) -> Floats:
 
 
 class Running:
-    """The fidelity of a plan that grows: what is asked about a few tasks looks only at what lies downstream of them.
+    """The fidelity of a growing plan: a change of a few tasks is evaluated only downstream of them.
 
     Args:
-      alive: per task; what the plan and the failure leave.
+      alive: per task; by the plan and the failure.
     """
 
     def __init__(self, topology: Topology, alive: Bools) -> None:
@@ -59,7 +59,7 @@ class Running:
         self.value = float(self._there.value()[0])
 
     def means(self) -> list[float]:
-        """Per operator, the share of its output that is there."""
+        """Per operator, the remaining share of its output."""
         return [float(self._there.mean[at][0]) for at in range(len(self._topology.operators))]
 
     def fed(self) -> Bools:
@@ -67,17 +67,17 @@ class Running:
         return np.asarray(np.concatenate([self._there.of(at)[0] > 0 for at in range(len(self._topology.operators))]))
 
     def set(self, tasks: Sequence[int] | Ints, alive: bool = True) -> None:
-        """Tasks come or go for good."""
-        given = np.asarray(tasks, np.int64)
-        self.alive[given] = alive
+        """Adds or removes tasks permanently."""
+        changed = np.asarray(tasks, np.int64)
+        self.alive[changed] = alive
         operators = self._topology.operators
-        touched = np.unique(self._topology.operator_of[given]).tolist()
+        touched = np.unique(self._topology.operator_of[changed]).tolist()
         self._there.update({at: self.alive[None, operators[at].range] for at in touched})
         self.value = float(self._there.value()[0])
 
     def values(self, changes: Sequence[Sequence[int] | Ints], alive: bool = True) -> Floats:
-        """OF for each of several changes on its own; nothing is changed."""
-        found = np.empty(len(changes))
+        """Returns OF after each of several changes on its own; nothing is changed."""
+        values = np.empty(len(changes))
         groups: dict[tuple[int, ...], list[int]] = {}
         for at, tasks in enumerate(changes):
             touched = sorted(set(self._topology.operator_of[np.asarray(tasks, np.int64)].tolist()))
@@ -89,30 +89,30 @@ class Running:
                 some = members[first : first + size]
                 there = self._there.copy()
                 there.update(self._changed(operators, [changes[m] for m in some], alive))
-                found[some] = there.value()
-        return found
+                values[some] = there.value()
+        return values
 
     def _changed(
         self, operators: Sequence[int], changes: Sequence[Sequence[int] | Ints], alive: bool
     ) -> dict[int, Bools]:
-        """By operator, who lives with each of several changes."""
+        """Returns, by operator, the living tasks after each of several changes."""
         rows = np.repeat(np.arange(len(changes)), [len(c) for c in changes])
         tasks = np.concatenate([np.asarray(c, np.int64) for c in changes])
-        of = self._topology.operator_of[tasks]
-        found = {}
+        operator_of = self._topology.operator_of[tasks]
+        alive_by_operator = {}
         for at in operators:
             operator = self._topology.operators[at]
             living = np.repeat(self.alive[None, operator.range], len(changes), axis=0)
-            living[rows[of == at], tasks[of == at] - operator.first] = alive
-            found[at] = living
-        return found
+            living[rows[operator_of == at], tasks[operator_of == at] - operator.first] = alive
+            alive_by_operator[at] = living
+        return alive_by_operator
 
 
 class _Outputs:
-    """What of each operator's output is there, a row per plan; one row where all plans have the same.
+    """The remaining share of each operator's output, a row per plan; one row where all plans have the same.
 
     An operator whose inputs are all fully partitioned gives the same share of each living task's output: that *factor*
-    and who lives is all there is to know of it, and task by task it is worked out only for who asks.
+    and the living tasks determine it, and single tasks are computed only on demand.
     """
 
     def __init__(self, topology: Topology, *, joins: bool = True) -> None:
@@ -123,17 +123,17 @@ class _Outputs:
         self.mean: dict[int, Floats] = {}  # [plans]: of the operator's whole output
 
     def copy(self) -> _Outputs:
-        """One that can go on by itself."""
+        """Returns an independent copy."""
         other = _Outputs(self._topology, joins=self._joins)
         other._factor, other._alive, other.mean = dict(self._factor), dict(self._alive), dict(self.mean)
         return other
 
     def of(self, operator: int) -> Floats:
-        """[plans, tasks], or one row."""
+        """Returns the shares of an operator's tasks: [plans, tasks], or one row."""
         return np.asarray(self._factor[operator] * self._alive[operator])
 
     def update(self, alive: Mapping[int, Bools]) -> None:
-        """By operator, who lives now; everything downstream follows."""
+        """Sets the living tasks by operator; everything downstream follows."""
         self._alive.update(alive)
         changed = set(alive)
         for at, operator in enumerate(self._topology.operators):
@@ -143,7 +143,7 @@ class _Outputs:
                 self.mean[at] = self._mean_of(at)
 
     def value(self) -> Floats:
-        """OF, [plans], or one."""
+        """Returns OF, [plans], or one."""
         parts = [worth * self.mean[at] for at, worth in self._topology.goal.items()]
         return np.asarray(np.clip(sum(parts), 0.0, 1.0))
 
@@ -154,7 +154,7 @@ class _Outputs:
         return np.asarray(self.of(at) @ operator.part)
 
     def _of_inputs(self, operator: PlannedOperator) -> Floats:
-        """Rules 2 and 3: of the output of tasks that live, from what is there of what they read."""
+        """Applies rules 2 and 3: the output of living tasks from the remaining share of their inputs."""
         if not operator.inputs:
             return np.ones((1, 1))
         inputs = [self._received(s) for s in operator.inputs]
@@ -165,7 +165,7 @@ class _Outputs:
         return functools.reduce(np.add, [i * part for i, part in zip(inputs, operator.input_parts, strict=True)])
 
     def _received(self, stream: StreamEdge) -> Floats:
-        """[plans, tasks], or [plans, 1] where all get the same (rule 1); what has no input loses nothing."""
+        """Returns [plans, tasks], or [plans, 1] where all get the same (rule 1); a task without input loses nothing."""
         if stream.same:
             return self.mean[stream.upstream][:, None] if stream.sent.sum() > 0 else np.ones((1, 1))
         sent = self.of(stream.upstream)[:, stream.source] * stream.rate
@@ -175,7 +175,7 @@ class _Outputs:
 
 
 def as_masks(plans: Iterable[Iterable[int]], tasks: int) -> Bools:
-    """A row per set of tasks."""
+    """Returns a row per set of tasks."""
     rows = [np.fromiter(plan, np.int64) for plan in plans]
     masks = np.zeros((len(rows), tasks), np.bool_)
     for at, row in enumerate(rows):

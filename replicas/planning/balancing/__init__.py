@@ -1,1 +1,1 @@
-"""Who moves where as load shifts (rules L5 to L8)."""
+"""Plans moves of partitions as load shifts (rules L5 to L8)."""

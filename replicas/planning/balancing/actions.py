@@ -1,4 +1,4 @@
-"""What a balancer is told at first, and what it answers."""
+"""Settings and actions of a balancer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from spe.stream.times import SECOND
 
 @dataclass(frozen=True, slots=True)
 class NodeRoom:
-    """What a node offers.
+    """Capacity of a node.
 
     Attributes:
       capacity: cores.
@@ -30,12 +30,12 @@ class NodeRoom:
 
 @dataclass(frozen=True, slots=True)
 class BalanceSettings:
-    """When to move.
+    """Conditions of a move.
 
     Attributes:
-      period_us: between two looks at the loads, monotonic microseconds.
+      period_us: between two evaluations of the loads, monotonic microseconds.
       cap: share of a node's capacity and memory that may be used.
-      idle: share of the cluster's capacity below which it is tried to do with one node fewer.
+      idle: share of the cluster's capacity below which the balancer tries to drain a node.
     """
 
     period_us: int = 30 * SECOND
@@ -46,7 +46,7 @@ class BalanceSettings:
 
 @dataclass(frozen=True, slots=True)
 class MovePartition:
-    """Action: a partition is to run on ``target`` in the place of ``source``.
+    """Action: ``target`` shall run a partition in the place of ``source``.
 
     Attributes:
       seconds: predicted, until the target has caught up.
@@ -64,7 +64,7 @@ class MovePartition:
 
 @dataclass(frozen=True, slots=True)
 class JoinSpare:
-    """Action: a spare becomes a node as others."""
+    """Action: a spare becomes an ordinary node."""
 
     node: NodeId
     reason: str
@@ -72,7 +72,7 @@ class JoinSpare:
 
 @dataclass(frozen=True, slots=True)
 class DrainNode:
-    """Action: all that a node runs moves off it, by the orders that follow; then it is a spare."""
+    """Action: everything that a node runs moves off it, by the orders that follow; then it is a spare."""
 
     node: NodeId
     reason: str
@@ -80,12 +80,12 @@ class DrainNode:
 
 @dataclass(frozen=True, slots=True)
 class StillFull:
-    """Action: tell people that a node cannot be brought within its caps, and why."""
+    """Action: report that a node cannot be brought within its caps, and why."""
 
     node: NodeId
     reason: str
 
 
 Action = MovePartition | JoinSpare | DrainNode | StillFull
-#: Why a node may not run a partition too, given who runs what; None: it may.
+#: Returns why a node may not run a partition too, under a distribution of partitions; None: it may.
 Refusal = Callable[[Running, PartitionId, NodeId], str | None]

@@ -1,6 +1,6 @@
-"""The decisions of who moves where as load shifts.  Pure: samples and news come in, actions come out.
+"""Decides which partitions move as load shifts.  Pure: samples and news come in, actions come out.
 
-One move at a time is ordered.  When it has ended, what is left to do is found anew under the latest loads.
+One move at a time is ordered.  When it has ended, the remaining ones are planned again under the latest loads.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from replicas.planning.shares import Running
 from spe.stream.ids import PartitionId
 from spe.stream.names import NodeId
 
-#: Periods that a node must be beyond its cap, or the cluster idle, before anything is done.
+#: Number of periods that a node must be beyond its cap, or the cluster idle, before anything is done.
 PATIENCE: Final = 2
-#: Of what is beyond caps, against these: less does not matter.
+#: Excesses smaller than this share of a cap are ignored.
 _LITTLE: Final = 1e-6
 
 
 class Balancer:
-    """See the module.
+    """Keeps nodes within their caps; see the module.
 
     Args:
       history, nodes, running, refused, exact: see :class:`BalancedCluster`.
@@ -54,15 +54,15 @@ class Balancer:
         self._settings = settings
         self._refused = refused
         self._period_end = now + settings.period_us
-        #: Something changed since the last look.
+        #: Something changed since the last evaluation.
         self._due = False
-        #: Periods in succession that each node was beyond a cap, and that all together were idle.
+        #: Number of successive periods that each node was beyond a cap, and that all together were idle.
         self._full_for: dict[NodeId, int] = {}
         self._idle_for = 0
         self._draining: NodeId | None = None
         #: The move that is under way.
         self._order: MovePartition | None = None
-        #: Nodes that people know to be full.
+        #: Nodes that were reported as full.
         self._told: set[NodeId] = set()
 
     @property
@@ -75,26 +75,26 @@ class Balancer:
         return self._order
 
     def spares(self) -> list[NodeId]:
-        """Nodes that run nothing until they join, those that are alive."""
-        return [id for id, one in self._cluster.nodes.items() if one.spare and one.alive]
+        """Returns living nodes that run nothing until they join."""
+        return [id for id, node in self._cluster.nodes.items() if node.spare and node.alive]
 
     # --- news ---
 
     def knows(self, node: NodeId, room: NodeRoom) -> None:
-        """There is a node that was not known; it does not answer yet."""
+        """Adds a new node; it does not answer yet."""
         self._cluster.nodes[node] = BalancedNode(room, spare=room.spare)
 
     def has(self, node: NodeId, room: NodeRoom) -> None:
-        """A node has other room than before."""
+        """Changes the room of a node."""
         self._cluster.nodes[node].room = room
         self._due = True
 
     def came(self, node: NodeId) -> None:
-        """A node answers."""
+        """Notes that a node answers."""
         self._cluster.nodes[node].alive = self._due = True
 
     def went(self, node: NodeId) -> None:
-        """A node does not answer any more.  What it ran may move again at once, wherever else it runs."""
+        """Notes that a node no longer answers.  Its partitions may move again at once, where else they run."""
         self._cluster.nodes[node].alive = False
         self._full_for.pop(node, None)
         if self._draining == node:
@@ -103,36 +103,36 @@ class Balancer:
             self._cluster.moved_at.pop(partition, None)
 
     def runs(self, partition: PartitionId, nodes: Iterable[NodeId]) -> None:
-        """Others have changed who runs a partition: a standby took over, or stands by again."""
+        """Notes other changes of a partition's nodes: a standby took over, or stands by again."""
         self._cluster.running[partition] = tuple(nodes)
 
     def rests(self, partition: PartitionId, now: int) -> None:
-        """Others have moved a partition: it stays there for a while (L7)."""
+        """Notes a move made by others: the partition stays there for a while (L7)."""
         self._cluster.moved_at[partition] = max(now, self._cluster.moved_at.get(partition, now))
 
     def stands_aside(self, node: NodeId, spare: bool) -> None:
-        """Others have given a node its first partition, or taken its last one."""
+        """Notes that others gave a node its first partition, or took its last one."""
         self._cluster.nodes[node].spare = spare
 
     def sampled(self, partition: PartitionId, load: LoadSample, now: int) -> None:
-        """What a replica measured."""
+        """Takes a measurement of a replica."""
         self._cluster.sampled(partition, load, now)
 
     def checkpointed(self, partition: PartitionId, node: NodeId, now: int | None) -> None:
-        """A node holds a checkpoint that was taken now; None: it holds none any more."""
+        """Notes that a node holds a checkpoint taken now; None: it no longer holds any."""
         if now is None:
             self._cluster.checkpoints.pop((partition, node), None)
         else:
             self._cluster.checkpoints[partition, node] = now
 
     def moved(self, order: MovePartition, now: int) -> None:
-        """A move is done.  An order that is not under way is ignored: the news came twice."""
+        """Notes that a move is done.  An order that is not under way is ignored: the news came twice."""
         if order == self._order:
             self._order, self._due = None, True
             self._cluster.moved(order, now)
 
     def failed(self, order: MovePartition, now: int) -> None:
-        """A move was dropped; it is not tried again soon, but another one of the partition may be."""
+        """Notes that a move was dropped; it is not tried again soon, but another one of the partition may be."""
         if order == self._order:
             self._order, self._due = None, True
             self._cluster.failed_at[order.partition, order.target] = now
@@ -140,20 +140,20 @@ class Balancer:
     # --- decisions ---
 
     def need(self, node: NodeId, now: int) -> tuple[float, float]:
-        """Cores and bytes that what runs on a node needs, as far as is known."""
+        """Returns the cores and bytes that a node's partitions need, as far as known."""
         return self._cluster.need(node, now)
 
     def full(self, node: NodeId, hosted: Iterable[PartitionId], now: int) -> str:
-        """Why a node has no room below its caps for these; "" where it has, as far as is known."""
+        """Returns why a node has no room below its caps for these partitions; "" if it has, as far as known."""
         known = [load for p in hosted if (load := self._cluster.load(p, now)) is not None]
         return self._beyond(node, sum(load.cpu for load in known), sum(load.memory for load in known))
 
     def predicted(self, partition: PartitionId, target: NodeId, now: int) -> PredictedMove | RefusedMove | None:
-        """How long a move would take that somebody else wants; None: not all loads are known."""
+        """Predicts the duration of a move that is wanted for other reasons; None: not all loads are known."""
         return self._cluster.taking(partition, target, now, self._cluster.free(target, now))
 
     def proposed(self, now: int) -> tuple[list[MovePartition], list[StillFull]]:
-        """All moves that would be made if what is full now had been so for long enough, and what would stay full."""
+        """Returns the moves, and the nodes that stay full, if all full nodes had been full for long enough."""
         beyond = sorted(self._cluster.beyond(now))
         if not beyond:
             return [], []
@@ -163,7 +163,7 @@ class Balancer:
         return orders, [StillFull(n, self._cluster.obstacles(n, now)) for n in state.full]
 
     def tick(self, now: int) -> list[Action]:
-        """What to do now; to be called about once per second, and after each end of a move."""
+        """Returns the actions to take now; call it about once per second, and after each end of a move."""
         if now >= self._period_end:
             self._end_period(now)
         if self._order is not None or not self._due:
@@ -189,7 +189,7 @@ class Balancer:
         self._idle_for = self._idle_for + 1 if idle else 0
 
     def _full(self, now: int) -> list[NodeId]:
-        """Nodes that were beyond a cap for long enough, and still are, as far as what runs there tells."""
+        """Returns nodes that were beyond a cap for long enough, and still are by the loads that run there."""
         beyond = self._cluster.beyond(now)
         return [n for n in self._cluster.members() if self._full_for.get(n, 0) >= PATIENCE and n in beyond]
 
@@ -203,17 +203,17 @@ class Balancer:
         return [*actions, *self._begin(state, reason, now), *self._complaints(state.full, now)]
 
     def _relieved(self, now: int) -> tuple[BalanceState, NodeId | None]:
-        """Who is to end where so that no node is full; the spare that helps most where nothing fits without."""
+        """Returns a distribution without full nodes; and the spare that helps most, if nothing fits without one."""
         members = self._cluster.members()
         state = self._cluster.solved(members, now)
         if not state.full:
             return state, None
         tried = [(spare, self._cluster.solved((*members, spare), now)) for spare in self.spares()]
-        spare, other = min(tried, key=lambda one: (one[1].excess, one[1].seconds), default=(None, state))
+        spare, other = min(tried, key=lambda trial: (trial[1].excess, trial[1].seconds), default=(None, state))
         return (other, spare) if other.excess < state.excess - _LITTLE else (state, None)
 
     def _drain(self, now: int) -> list[Action]:
-        """Begins to drain the cheapest node, or goes on; what does not fit any more is given up."""
+        """Begins to drain the cheapest node, or continues; it is given up when the rest no longer fits."""
         began, members = self._draining is not None, self._cluster.members()
         candidates = [n for n in members if len(members) > 1 and (not began or n == self._draining)]
         tried = [(self._cluster.solved(members, now, leaving=node), node) for node in candidates]
@@ -232,7 +232,7 @@ class Balancer:
         return [*actions, *orders]
 
     def _begin(self, state: BalanceState, reason: str, now: int) -> list[MovePartition]:
-        """Orders the first of several moves; the others are found anew when it has ended."""
+        """Orders the first of several moves; the others are planned again when it has ended."""
         if not (moves := state.all()):
             return []
         order = self._ordered(*moves[0], reason, now)
@@ -248,7 +248,7 @@ class Balancer:
         return MovePartition(partition, source, target, predicted.seconds, predicted.source, reason)
 
     def _check(self, order: MovePartition, now: int) -> None:
-        """Invariants of an order."""
+        """Asserts the invariants of an order."""
         target, hosts = self._cluster.nodes[order.target], self._cluster.running[order.partition]
         assert self._order is None, "L7: one move at a time"
         assert target.alive, "L5: a target answers"
@@ -261,7 +261,7 @@ class Balancer:
         assert self._refused(self._cluster.running, order.partition, order.target) is None, "L6: it keeps its X"
 
     def _fits(self, order: MovePartition, now: int) -> bool:
-        """Has the target room below its caps for what comes?"""
+        """Has the target room below its caps for the partition?"""
         load, room = self._cluster.load(order.partition, now), self._cluster.nodes[order.target].room
         assert load is not None, "L4: what has no known load is not ordered"
         cpu, memory = self._cluster.need(order.target, now)
@@ -273,22 +273,22 @@ class Balancer:
     # --- for people ---
 
     def _described(self, full: list[NodeId], now: int) -> str:
-        """How full the nodes are that are beyond a cap."""
+        """Describes how full the nodes beyond a cap are."""
         return ", ".join(self._beyond(node, *self._cluster.need(node, now)) for node in full)
 
     def _beyond(self, node: NodeId, cpu: float, memory: float) -> str:
-        """What of such a need is beyond the caps of a node; "" where nothing is."""
+        """Describes the part of a need beyond the caps of a node; "" where nothing is."""
         room, cap = self._cluster.nodes[node].room, self._settings.cap
-        found = []
+        texts = []
         if cpu > cap * room.capacity:
-            found.append(f"{node} needs {cpu:.2f} of {cap * room.capacity:.2f} cores")
+            texts.append(f"{node} needs {cpu:.2f} of {cap * room.capacity:.2f} cores")
         if memory > cap * room.memory:
-            found.append(f"{node} needs {memory / 1e6:.0f} of {cap * room.memory / 1e6:.0f} MB")
-        return ", ".join(found)
+            texts.append(f"{node} needs {memory / 1e6:.0f} of {cap * room.memory / 1e6:.0f} MB")
+        return ", ".join(texts)
 
     def _complaints(self, full: list[NodeId], now: int) -> list[StillFull]:
-        """What to tell of nodes that stay full, once; not while something of theirs rests, for then it may still go."""
+        """Reports nodes that stay full, once; not while a partition of theirs rests, for it may still move."""
         stuck = [n for n in full if all(self._cluster.rested(p, now) for p in self._cluster.on(n))]
-        found = [StillFull(n, self._cluster.obstacles(n, now)) for n in stuck if n not in self._told]
-        self._told |= {said.node for said in found}
-        return found
+        reports = [StillFull(n, self._cluster.obstacles(n, now)) for n in stuck if n not in self._told]
+        self._told |= {report.node for report in reports}
+        return reports

@@ -1,4 +1,4 @@
-"""What a balancer knows of a cluster: who runs what, the latest loads, and what each move would take."""
+"""A balancer's knowledge of a cluster: distribution of partitions, latest loads, and the duration of each move."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from spe.stream.ids import PartitionId
 from spe.stream.names import NodeId
 from spe.stream.times import SECOND
 
-#: Periods that a partition stays where it was moved to, and that a move is not tried again that has failed.
+#: Number of periods that a partition stays after a move, and that a failed move is not tried again.
 REST: Final = 3
-#: A move's least time: a switch takes longer than nothing.
+#: Minimum duration of a move.
 _SWITCH_S: Final = 0.01
-#: Combinations that are refused, for X or for their order, until a plan is taken that needs no order.
+#: Number of combinations refused, for X or for their order, after which a plan without order is taken.
 _ROUNDS: Final = 20
 _ROUNDS_IN_TURN: Final = 5
-#: Replicas times nodes up to which moves that wait for others are planned by the program.
+#: Replicas times nodes up to which the program plans moves that wait for others.
 _MOST_IN_TURN: Final = 150
-#: Sets of moves after which there is no way on, until the search for an order is given up.
+#: Number of sets of moves without continuation after which the search for an order is given up.
 _DEAD_ENDS: Final = 500
-#: Of a core: what must be left over; of a cap: what loads may differ by.
+#: Share of a core that must be left over; share of a cap by which loads may differ.
 _LITTLE: Final = 1e-6
 
 
 @dataclass(slots=True)
 class BalancedNode:
-    """What is known of a node.
+    """State of a node.
 
     Attributes:
       spare: it runs nothing until it joins.
@@ -50,7 +50,7 @@ class BalancedNode:
 
 @dataclass(frozen=True)
 class BalanceState:
-    """Who is to end where, by indices of the problem.
+    """A planned distribution, by indices of the problem.
 
     Attributes:
       members: nodes, in the order of the problem.
@@ -67,12 +67,12 @@ class BalanceState:
 
     @property
     def excess(self) -> float:
-        """What is left beyond all caps."""
+        """Total load beyond all caps."""
         return float(self.problem.excess(self.where).sum())
 
     @property
     def seconds(self) -> float:
-        """Of all moves."""
+        """Total duration of all moves."""
         return self.problem.total(self.where)
 
     @property
@@ -81,16 +81,16 @@ class BalanceState:
         return [self.members[n] for n in self.problem.beyond(self.where)]
 
     def all(self) -> list[tuple[PartitionId, NodeId, NodeId, float]]:
-        """Moves in their order: partition, source, target, and the cores that the target has left over by then."""
-        order, found = self.order or [], []
+        """Returns moves in their order: partition, source, target, and the cores then left over at the target."""
+        order, moves = self.order or [], []
         for at, (replica, node) in enumerate(order):
             free = self.cores[node] - self.problem.load(self._after(order[:at]))[0, node]
-            found.append((*self.replicas[replica], self.members[node], float(free)))
-        return found
+            moves.append((*self.replicas[replica], self.members[node], float(free)))
+        return moves
 
     @cached_property
     def order(self) -> list[tuple[int, int]] | None:
-        """All moves (replica, node), each with room when those before it are made (L4, L5); None: not found."""
+        """All moves (replica, node), each with room after the earlier ones (L4, L5); None: no order was found."""
         many = len(self.problem.moves(self.where))
         made: list[tuple[int, int]] = []
         ways, dead = [self._ways(made)], set[frozenset[tuple[int, int]]]()
@@ -108,7 +108,7 @@ class BalanceState:
         return made
 
     def _ways(self, made: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-        """Moves that have room below the caps, and can catch up, when some are made; the shortest first."""
+        """Yields moves that have room below the caps, and can catch up, after those made; the shortest first."""
         load, seconds = self.problem.load(self._after(made)), self.problem.seconds
         room = (self.problem.cap - load) / self.problem.unit
         for replica, node in sorted(set(self.problem.moves(self.where)) - set(made), key=lambda m: (seconds[m], m)):
@@ -125,14 +125,14 @@ class BalanceState:
 
 
 class BalancedCluster:
-    """See the module.
+    """Loads and distribution of a cluster; see the module.
 
     Args:
       history: of all loads; samples go there.
-      nodes: all of them, by id.  Each is taken for dead until it has come.
+      nodes: all of them, by id.  Each counts as dead until it answers.
       running: nodes that run each partition.
-      refused: who may not run what beside the rest, such as for its share of X.
-      exact: as ``relief.relieve`` has it.
+      refused: forbids a node to run a partition along with the rest, such as for its share of X.
+      exact: as in ``relief.relieve``.
     """
 
     def __init__(
@@ -147,17 +147,17 @@ class BalancedCluster:
         self.history = history
         self.nodes = {id: BalancedNode(room, spare=room.spare) for id, room in nodes.items()}
         self.running: dict[PartitionId, tuple[NodeId, ...]] = dict(running)
-        #: When the newest checkpoint of a partition that a node holds was taken.
+        #: Time of the newest checkpoint of a partition that a node holds.
         self.checkpoints: dict[tuple[PartitionId, NodeId], int] = {}
         #: When each partition's last move ended, and which moves failed.
         self.moved_at: dict[PartitionId, int] = {}
         self.failed_at: dict[tuple[PartitionId, NodeId], int] = {}
         self._settings = settings
-        #: The time that a load is of: that which has just begun has no sample yet.
+        #: Period of the latest load: a new replica has no sample yet.
         self._latest_us = max(settings.period_us, 2 * SAMPLE_US)
         self._refused = refused
         self._exact = exact
-        #: Loads, and the time that they are of.
+        #: Loads, and their time.
         self._known: tuple[int, dict[PartitionId, LoadSample | None]] = (-1, {})
 
     # --- news ---
@@ -167,7 +167,7 @@ class BalancedCluster:
         self._known = (-1, {})
 
     def moved(self, order: MovePartition, now: int) -> None:
-        """The target runs the partition, and the old one does not any more."""
+        """Notes that the target runs the partition, and the source no longer does."""
         self.moved_at[order.partition] = now
         others = tuple(n for n in self.running[order.partition] if n not in (order.source, order.target))
         self.running[order.partition] = (*others, order.target)
@@ -176,14 +176,14 @@ class BalancedCluster:
     # --- what is known ---
 
     def members(self) -> tuple[NodeId, ...]:
-        """Nodes that may run something."""
-        return tuple(id for id, one in self.nodes.items() if one.alive and not one.spare)
+        """Returns nodes that may run partitions."""
+        return tuple(id for id, node in self.nodes.items() if node.alive and not node.spare)
 
     def on(self, node: NodeId) -> list[PartitionId]:
         return [p for p, hosts in self.running.items() if node in hosts]
 
     def load(self, partition: PartitionId, now: int) -> LoadSample | None:
-        """Of the latest period; of one that is silent, as far back as is known."""
+        """Returns the load of the latest period; of a silent partition the last known one."""
         if self._known[0] != now:
             self._known = (now, {})
         known = self._known[1]
@@ -193,16 +193,16 @@ class BalancedCluster:
         return known[partition]
 
     def need(self, node: NodeId, now: int) -> tuple[float, float]:
-        """CPU and memory of all that is known to run there."""
+        """Returns CPU and memory of all known loads on a node."""
         known = [load for p in self.on(node) if (load := self.load(p, now)) is not None]
         return sum(load.cpu for load in known), sum(load.memory for load in known)
 
     def heard(self, now: int) -> set[PartitionId]:
-        """Partitions that were not silent in the latest period."""
+        """Returns partitions that were not silent in the latest period."""
         return {p for p in self.running if self.history.mean(p, now, self._latest_us) is not None}
 
     def beyond(self, now: int) -> set[NodeId]:
-        """Members that are beyond a cap."""
+        """Returns members that are beyond a cap."""
         members = self.members()
         problem = self._problem(members, now, seconds=False)
         return {members[at] for at in problem.beyond(problem.home)}
@@ -221,7 +221,7 @@ class BalancedCluster:
     def predicted(
         self, partition: PartitionId, target: NodeId, now: int, free: float | None
     ) -> PredictedMove | RefusedMove:
-        """A move to a node that has so many cores left over, whoever leaves."""
+        """Predicts a move to a node that has so many cores left over, whichever replica leaves."""
         failed_at = self.failed_at.get((partition, target))
         if target in self.running[partition]:
             return RefusedMove(f"{target} runs it already")
@@ -235,7 +235,7 @@ class BalancedCluster:
     def taking(
         self, partition: PartitionId, target: NodeId, now: int, free: float | None
     ) -> PredictedMove | RefusedMove | None:
-        """The same, whatever else speaks against it; None: not all loads are known."""
+        """Predicts the same regardless of other obstacles; None: not all loads are known."""
         load = self.load(partition, now)
         if load is None or free is None:
             return None
@@ -243,13 +243,13 @@ class BalancedCluster:
         return predict(load, free, self._settings.speeds, None if taken_at is None else (now - taken_at) / SECOND)
 
     def free(self, node: NodeId, now: int) -> float | None:
-        """Cores that a node has left over; None: not all loads there are known."""
+        """Returns the cores that a node has left over; None: not all loads there are known."""
         if any(self.load(p, now) is None for p in self.on(node)):
             return None
         return self.nodes[node].room.capacity - self.need(node, now)[0]
 
     def _free_last(self, partition: PartitionId, target: NodeId, now: int, free: float | None) -> float | None:
-        """Cores that are left over for a partition now, or when it is the last one to come to a node within its cap."""
+        """Returns cores left over for a partition now, or as the last one to come to a node within its cap."""
         if free is None or (load := self.load(partition, now)) is None:
             return free
         return max(free, (1 - self._settings.cap) * self.nodes[target].room.capacity + load.cpu)
@@ -257,13 +257,13 @@ class BalancedCluster:
     # --- what to do ---
 
     def solved(self, members: tuple[NodeId, ...], now: int, leaving: NodeId | None = None) -> BalanceState:
-        """Where each replica is to end under the latest loads.
+        """Returns the planned distribution under the latest loads.
 
-        First with moves that could begin now; where a node would stay full, with those too that others make room for.
+        First with moves that could begin now; if a node stays full, also with moves that others make room for.
         Moves that are refused together, for X, or have no order, are excluded one set after the other.
 
         Args:
-          leaving: a node that all are to leave, and nobody else is to move; None: whoever must.
+          leaving: a node that all replicas shall leave, and no others shall move; None: any may move.
         """
         state = self._planned(members, self._problem(members, now, leaving=leaving), _ROUNDS, self._exact)
         if leaving is None and state.full:
@@ -286,7 +286,7 @@ class BalancedCluster:
         return replace(state, where=problem.home) if state.order is None else state
 
     def obstacles(self, node: NodeId, now: int) -> str:
-        """What keeps the partitions of a node from others, each reason with the first that it holds for."""
+        """Describes the obstacles for the partitions of a node, each reason with its first example."""
         reasons: dict[str, str] = {}
         for target in self.members():
             free = self.free(target, now)
@@ -319,12 +319,12 @@ class BalancedCluster:
         seconds: bool = True,
         in_turn: bool = False,
     ) -> ReliefProblem:
-        """Args: as :meth:`solved`; ``seconds``: what each move would take is of interest; ``in_turn``: moves that must
+        """Args: as :meth:`solved`; ``seconds``: durations of moves count; ``in_turn``: moves that must
         wait for others are possible too.
         """
         replicas = self._replicas(members)
         partitions = {p: at for at, p in enumerate(self.running)}
-        # What is not known adds nothing; its node is no target (free).
+        # An unknown load adds nothing; its node is no target (free).
         loads = [self.load(p, now) or LoadSample(0.0) for p, _ in replicas]
         rooms = [self.nodes[n].room for n in members]
         need = np.array([[load.cpu for load in loads], [load.memory for load in loads]])
