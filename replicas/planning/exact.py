@@ -42,7 +42,7 @@ class SearchPoint:
 class Frontier:
     """Points by cost: plans found, and upper bounds."""
 
-    found: tuple[SearchPoint, ...]
+    plans: tuple[SearchPoint, ...]
     bounds: tuple[SearchPoint, ...]
 
 
@@ -89,12 +89,12 @@ def _by_modules(problem: PlanningProblem, now: Callable[[], float], end: float) 
         entering = [[frontiers[place_of[gate]] for gate, _ in entry.gates] for entry in module.entries]
         frontiers.append(
             Frontier(
-                _combined(problem, module, own.found, [[f.found for f in e] for e in entering], above=False),
+                _combined(problem, module, own.plans, [[f.plans for f in e] for e in entering], above=False),
                 _combined(problem, module, own.bounds, [[f.bounds for f in e] for e in entering], above=True),
             )
         )
     plan = _nothing(problem)
-    plan[list(frontiers[-1].found[-1].tasks)] = True
+    plan[list(frontiers[-1].plans[-1].tasks)] = True
     return plan, frontiers[-1].bounds[-1].value
 
 

@@ -1,4 +1,4 @@
-"""Topologies, nodes and rates from YAML; every mistake with its line."""
+"""Reads topologies, nodes and rates from YAML; reports every mistake with its line."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class MachineModel(Model):
 
 @dataclass(frozen=True)
 class TopologyFile:
-    """What a file has; ``layout`` is None where it says nothing of nodes."""
+    """Content of a file; ``layout`` is None if it has no nodes."""
 
     topology: Topology
     costs: tuple[float, ...]
@@ -84,13 +84,13 @@ class TopologyFile:
 
 
 def is_topology(text: str) -> bool:
-    """Whether a file is a topology of its own and no configuration of a cluster."""
+    """Is the file a topology, not a configuration of a cluster?"""
     data = parse(text, "", Problems()).data
     return isinstance(data, Mapping) and "operators" in data
 
 
 def read_topology(text: str, name: str) -> TopologyFile:
-    """A topology, and the nodes that it runs on if the file says.
+    """Reads a topology, and its nodes if the file has any.
 
     Raises:
       ConfigError: with every mistake, as ``file:line: path: what is wrong; what was expected``.
@@ -111,7 +111,7 @@ def read_topology(text: str, name: str) -> TopologyFile:
     try:
         topology = Topology([model.spec(key) for key, model in known.items()])
     except TopologyError as error:
-        for where, message in error.found:
+        for where, message in error.problems:
             problems.add(("operators", where) if where else ("operators",), message)
         raise ConfigError(document.in_order(problems)) from None
     costs: list[float] = []
@@ -128,10 +128,10 @@ def read_topology(text: str, name: str) -> TopologyFile:
 
 
 def read_layout(text: str, name: str, topology: Topology, homes: Sequence[str | None] | None) -> Placement:
-    """Nodes with their domains, and what may fail.
+    """Reads nodes with their domains, and the likely failures.
 
     Args:
-      homes: where tasks run, if that is known without the file.
+      homes: where tasks run, if known without the file.
 
     Raises:
       ConfigError: with every mistake.
@@ -145,23 +145,23 @@ def read_layout(text: str, name: str, topology: Topology, homes: Sequence[str | 
 
 
 def read_rates(text: str, name: str) -> dict[str, list[float]]:
-    """By source or unit, tuples per second of each partition.  Raises ConfigError."""
+    """Reads tuples per second of each partition by source or unit.  Raises ConfigError."""
     problems = Problems()
     document = mapping_of(text, name, problems, None)
-    found: dict[str, list[float]] = {}
+    rates: dict[str, list[float]] = {}
     for key, value in document.data.items():
         numbers = value if isinstance(value, list) else [value]
         if all(isinstance(n, int | float) and not isinstance(n, bool) and 0 <= n < float("inf") for n in numbers):
-            found[str(key)] = [float(n) for n in numbers]
+            rates[str(key)] = [float(n) for n in numbers]
         else:
             problems.add((key,), f"expected a rate of at least 0, or a list with one for each partition, got {value!r}")
     if problems:
         raise ConfigError(document.in_order(problems))
-    return found
+    return rates
 
 
 def mapping_of(text: str, name: str, problems: Problems, sections: Sequence[str] | None) -> Document:
-    """A file whose keys are some of these sections, or any where None.  Raises ConfigError where it is no mapping."""
+    """Reads a file whose keys are among these sections, or any if None.  Raises ConfigError if it is no mapping."""
     document = parse(text, name, problems)
     if not problems and not isinstance(document.data, Mapping):
         problems.add((), "expected a mapping" + (f" with the sections {', '.join(sections)}" if sections else ""))
@@ -187,9 +187,9 @@ def _layout(
         model = validated(MachineModel, {} if entry is None else entry, ("nodes", key), problems) or MachineModel()
         domains = {level: value for level in LEVELS if (value := getattr(model, level)) is not None}
         nodes[str(key)] = Place(model.capacity, domains)
-    found = _homes(data.get("placement"), topology, nodes, homes, problems)
+    places = _homes(data.get("placement"), topology, nodes, homes, problems)
     likely = _likely(data.get("failures"), problems)
-    return Placement(nodes, found, likely)
+    return Placement(nodes, places, likely)
 
 
 def _homes(
@@ -199,23 +199,23 @@ def _homes(
     homes: Sequence[str | None] | None,
     problems: Problems,
 ) -> list[str | None]:
-    found: list[str | None] = list(homes) if homes is not None else [None] * topology.tasks
+    places: list[str | None] = list(homes) if homes is not None else [None] * topology.tasks
     operators = {o.name: o for o in topology.operators}
     if section is not None and not isinstance(section, Mapping):
         problems.add(("placement",), "expected a mapping: OPERATOR: [node of each task]")
         section = None
-    for key, given in (section or {}).items():
+    for key, entry in (section or {}).items():
         path: Path = ("placement", key)
         operator = operators.get(str(key))
-        each = [given] if isinstance(given, str) else given
+        each = [entry] if isinstance(entry, str) else entry
         if operator is None:
             hint = did_you_mean(str(key), operators)
             problems.add(path, f"there is no such operator{hint}; expected {one_of(list(operators))}")
         elif not isinstance(each, list) or len(each) != operator.tasks:
             problems.add(path, f"expected a list of {operator.tasks} nodes, one for each task")
         else:
-            found[operator.range] = each
-    for task, node in enumerate(found):
+            places[operator.range] = each
+    for task, node in enumerate(places):
         name = topology.operators[int(topology.operator_of[task])].name
         path = ("placement", name) if name in (section or {}) else ("nodes",)
         if node is None and topology.fails[task]:
@@ -223,7 +223,7 @@ def _homes(
         elif node is not None and node not in nodes:
             hint = did_you_mean(str(node), nodes)
             problems.add(path, f"{topology.name_of(task)} runs on {node!r}, which is no node{hint}")
-    return found
+    return places
 
 
 def _likely(section: Any, problems: Problems) -> dict[str, float]:
@@ -233,12 +233,12 @@ def _likely(section: Any, problems: Problems) -> dict[str, float]:
     if not isinstance(section, Mapping) or not section:
         problems.add(("failures",), "expected a mapping: LEVEL: how likely one of them fails, against the others")
         return {}
-    found = {}
+    likely = {}
     for key, value in section.items():
         if key not in levels:
             problems.add(("failures", key), f"unknown level{did_you_mean(str(key), levels)}; expected {one_of(levels)}")
         elif isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
             problems.add(("failures", key), f"expected a number above 0, got {value!r}")
         else:
-            found[str(key)] = float(value)
-    return found
+            likely[str(key)] = float(value)
+    return likely

@@ -1,6 +1,6 @@
-"""Tasks one by one, by what the loss of each alone would do (PPA algorithm 2).
+"""Adds tasks one by one, by the loss that each alone would cause (PPA algorithm 2).
 
-Cheap, but it ignores what tasks are worth together: it may spend a whole budget without completing one tree.
+Cheap, but it ignores the value of tasks together: it may spend a whole budget without completing one tree.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from replicas.planning.search import PlanningProblem, ReplicationPlan
 
 
 def greedy(problem: PlanningProblem) -> ReplicationPlan:
-    """See the module.  With costs: what does not fit any more is left out."""
+    """Returns the plan.  With costs: tasks that no longer fit are skipped."""
     candidates = problem.candidates
     alone = Running(problem.topology, np.ones(problem.topology.tasks, np.bool_))
     values = alone.values([[task] for task in candidates.tolist()], alive=False)

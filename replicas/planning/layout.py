@@ -1,4 +1,4 @@
-"""Where tasks run, what fails together, and where their replicas go."""
+"""Nodes of tasks, domains that fail together, and nodes for replicas."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spe.errors import ConfigError
 
 #: Domains that nodes share, from the narrowest to the widest.
 LEVELS: Final = ("host", "rack", "zone")
-#: The worst case: all that has no replica fails.
+#: The worst case: every task without a replica fails.
 ALL: Final = "all"
 _LITTLE: Final = 1e-9
 
@@ -24,8 +24,8 @@ class Place:
     """A node.
 
     Attributes:
-      capacity: cost of all that it can host; None: no limit.
-      domains: by level, the one that it is in.
+      capacity: total cost that it can host; None: no limit.
+      domains: its domain at each level.
     """
 
     capacity: float | None = None
@@ -34,11 +34,11 @@ class Place:
 
 @dataclass(frozen=True)
 class Placement:
-    """Nodes, and who runs on them.
+    """Nodes, and the tasks on them.
 
     Attributes:
-      homes: per task, its node; None: it is on none of them (a source proxy).
-      likely: by level ("node", those of ``LEVELS``, "all"), how probable the failure of one domain is against others.
+      homes: node of each task; None: it is on none of them (a source proxy).
+      likely: by level ("node", those of ``LEVELS``, "all"), relative probability that one domain fails.
     """
 
     nodes: Mapping[str, Place]
@@ -46,7 +46,7 @@ class Placement:
     likely: Mapping[str, float]
 
     def check(self, cost: Sequence[float]) -> None:
-        """Raises ConfigError where a node offers less than it hosts."""
+        """Raises ConfigError if a node offers less than it hosts."""
         problems = [
             f"node {name} offers {place.capacity:g}, but the tasks on it cost {hosted:g}"
             for name, place in self.nodes.items()
@@ -58,28 +58,28 @@ class Placement:
             raise ConfigError(problems)
 
     def failing(self) -> list[tuple[str, frozenset[str], float]]:
-        """(domain, its nodes, probability) of each failure.  That of everything leaves the nodes of replicas alone."""
-        found = []
+        """Returns (domain, its nodes, probability) of each failure.  The worst case leaves nodes of replicas alone."""
+        failing = []
         for level, probability in self.likely.items():
             if level == ALL:
-                found.append((ALL, frozenset[str](), probability))
+                failing.append((ALL, frozenset[str](), probability))
                 continue
             for domain in sorted({self._domain(n, level) for n in self.nodes}):
                 nodes = frozenset(n for n in self.nodes if self._domain(n, level) == domain)
-                found.append((f"{level} {domain}", nodes, probability))
-        return found
+                failing.append((f"{level} {domain}", nodes, probability))
+        return failing
 
     def failures(self) -> tuple[Failure, ...]:
-        """What to plan for; domains without tasks are no failure of theirs."""
-        found = []
+        """Returns the failures to plan for; domains without tasks are left out."""
+        failures = []
         for domain, nodes, probability in self.failing():
             tasks = frozenset(t for t, home in enumerate(self.homes) if domain == ALL or home in nodes)
             if tasks:
-                found.append(Failure(tasks, probability))
-        return tuple(found)
+                failures.append(Failure(tasks, probability))
+        return tuple(failures)
 
     def place(self, tasks: Sequence[int], cost: Sequence[float]) -> dict[int, str]:
-        """A node for the replica of each task: never its own, in other domains wherever there is room, widest first.
+        """Chooses a node for the replica of each task: never its own, in other domains if there is room, widest first.
 
         Raises:
           ConfigError: there is no room.
@@ -108,7 +108,7 @@ class Placement:
         return placed
 
     def value(self, problem: PlanningProblem, placed: Mapping[int, str]) -> float:
-        """Expected fidelity where a failing domain takes the replicas in it along."""
+        """Returns the expected fidelity if a failing domain takes its replicas along."""
         total, value = 0.0, 0.0
         for domain, nodes, probability in self.failing():
             failed = np.array([domain == ALL or home in nodes for home in self.homes]) & problem.topology.fails
@@ -124,7 +124,7 @@ class Placement:
         return node if level == "node" else self.nodes[node].domains.get(level, node)
 
     def _apart(self, node: str, home: str | None) -> tuple[bool, ...]:
-        """Widest first, whether a domain is shared."""
+        """Returns, widest first, whether a domain is shared."""
         if home is None:
             return ()
         return tuple(self._domain(node, level) == self._domain(home, level) for level in reversed(LEVELS))

@@ -1,6 +1,6 @@
-"""What each partition needs: a sample of its load every 10 s, of the last 15 minutes (rule L1).
+"""Load of each partition: a sample every 10 s, of the last 15 minutes (rule L1).
 
-A partition that is silent gives no sample: nothing is known of that time, and it does not count as a load of 0.
+A silent partition has no sample: its load at that time is unknown, not 0.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from spe.status import LoadStatus
 from spe.stream.ids import PartitionId
 from spe.stream.times import SECOND
 
-#: Microseconds that one sample is about, and how long it is kept.
+#: Microseconds covered by one sample, and its lifetime.
 SAMPLE_US: Final = 10 * SECOND
 KEPT_US: Final = 15 * 60 * SECOND
 _SLOTS: Final = KEPT_US // SAMPLE_US
-#: Samples that two series must have in common; any two points lie on a line.
+#: Minimum number of samples that two series must share; any two points lie on a line.
 _LEAST: Final = 3
-#: What a series differs from its mean by, against its largest value, where it only differs by rounding.
+#: Deviation from a series' mean, relative to its largest value, that may be rounding.
 _ROUNDING: Final = 1e-9
 
 
 class LoadSample(NamedTuple):
-    """What one replica of a partition needed over a sample's time, or its mean over several.
+    """Load of one replica of a partition over a sample's time, or its mean over several samples.
 
     Attributes:
-      cpu: how much of one core was busy.
+      cpu: busy share of one core.
       memory: bytes.
       network: bytes per second, in and out.
-      rows: per second that came in.
+      rows: input rows per second.
       state: bytes of a snapshot.
     """
 
@@ -43,7 +43,7 @@ class LoadSample(NamedTuple):
     state: float = 0.0
 
     def status(self) -> LoadStatus:
-        """What ``spe status`` shows of it."""
+        """Returns the figures of ``spe status``."""
         return LoadStatus(
             cpu=self.cpu,
             memory_bytes=round(self.memory),
@@ -62,33 +62,33 @@ class LoadHistory:
         self._newest: int | None = None
 
     def sample(self, partition: PartitionId, load: LoadSample, now: int) -> None:
-        """Takes what a replica has measured until now.
+        """Takes a measurement of a replica until now.
 
-        Of several replicas in one sample's time the largest counts: a move must fit wherever it leads.  What a replica
-        needs while it recovers or corrects is not what it needs in the long run, and is not given here.
+        The largest of several replicas in one sample's time counts: a move must fit wherever it leads.  Measurements
+        during a recovery or correction are not passed here, for they differ from the load in the long run.
         """
         slot = self._until(now)
-        kept = self._of.setdefault(partition, np.full((_SLOTS, len(load)), np.nan))
-        kept[slot % _SLOTS] = np.fmax(kept[slot % _SLOTS], load)
+        ring = self._of.setdefault(partition, np.full((_SLOTS, len(load)), np.nan))
+        ring[slot % _SLOTS] = np.fmax(ring[slot % _SLOTS], load)
 
     def forget(self, partition: PartitionId) -> None:
-        """The partition is no more."""
+        """Removes a partition that no longer exists."""
         self._of.pop(partition, None)
 
     def mean(self, partition: PartitionId, now: int, span_us: int = KEPT_US) -> LoadSample | None:
-        """Over the samples of the last ``span_us``; None: there is none."""
-        found = self._last(partition, now, span_us)
-        found = found[~np.isnan(found[:, 0])]
-        return LoadSample(*found.mean(axis=0).tolist()) if len(found) else None
+        """Returns the mean over the samples of the last ``span_us``; None: there is none."""
+        samples = self._last(partition, now, span_us)
+        samples = samples[~np.isnan(samples[:, 0])]
+        return LoadSample(*samples.mean(axis=0).tolist()) if len(samples) else None
 
     def series(self, partition: PartitionId, now: int) -> Floats:
-        """Busy CPU share, [samples], the oldest first; NaN where there is no sample."""
+        """Returns busy CPU share, [samples], the oldest first; NaN where there is no sample."""
         return self._last(partition, now, KEPT_US)[:, 0]
 
     def together(self, partitions: Iterable[PartitionId], now: int) -> Floats:
-        """Busy CPU share of several partitions together, as :meth:`series`.
+        """Returns busy CPU share of several partitions together, as :meth:`series`.
 
-        One that is silent while others are not counts with its mean: 0 would look like less load.
+        A partition that is silent while others are not counts with its mean: 0 would look like less load.
         """
         each = [own for p in partitions if not np.isnan(own := self.series(p, now)).all()]
         if not each:
@@ -99,31 +99,31 @@ class LoadHistory:
         return np.where(silent.all(axis=0), np.nan, total)
 
     def _last(self, partition: PartitionId, now: int, span_us: int) -> Floats:
-        """[samples, measures] of the last ``span_us``, the oldest first."""
+        """Returns [samples, measures] of the last ``span_us``, the oldest first."""
         slot = self._until(now)
-        if (kept := self._of.get(partition)) is None:
+        if (ring := self._of.get(partition)) is None:
             return np.full((_SLOTS, len(LoadSample._fields)), np.nan)
         many = min(_SLOTS, -(-span_us // SAMPLE_US))
-        return kept[np.arange(slot - many + 1, slot + 1) % _SLOTS]
+        return ring[np.arange(slot - many + 1, slot + 1) % _SLOTS]
 
     def _until(self, now: int) -> int:
-        """Forgets what is too old; returns the slot of now."""
+        """Removes old samples; returns the slot of now."""
         slot = now // SAMPLE_US
         if self._newest is None:
             self._newest = slot
         assert slot >= self._newest, "L1: time does not go back"
         passed = np.arange(max(self._newest + 1, slot - _SLOTS + 1), slot + 1) % _SLOTS
         if len(passed):
-            for kept in self._of.values():
-                kept[passed] = np.nan
+            for ring in self._of.values():
+                ring[passed] = np.nan
         self._newest = slot
         return slot
 
 
 def correlations(left: Floats, right: Floats) -> Floats:
-    """Of each series of ``left`` [L, samples] with each of ``right`` [R, samples], [L, R], from -1 to 1.
+    """Correlates each series of ``left`` [L, samples] with each of ``right`` [R, samples]: [L, R], from -1 to 1.
 
-    Where one of two does not vary, or too few samples are in both, it is 0: nothing is known of how they go together.
+    If either does not vary, or they share too few samples, it is 0: unknown.
     """
     a, b = _centred(left), _centred(right)
     in_a, in_b = (~np.isnan(left)).astype(float), (~np.isnan(right)).astype(float)
@@ -135,12 +135,12 @@ def correlations(left: Floats, right: Floats) -> Floats:
     little_b = many * (_ROUNDING * _largest(right))[None, :] ** 2
     varies = (variance_a > little_a) & (variance_b > little_b) & (many >= _LEAST)
     spread = np.sqrt(np.where(varies, variance_a * variance_b, 1.0))
-    found = np.where(varies, (a @ b.T - sum_a * sum_b / many) / spread, 0.0)
-    return np.asarray(np.clip(np.round(found, 9), -1.0, 1.0))
+    correlation = np.where(varies, (a @ b.T - sum_a * sum_b / many) / spread, 0.0)
+    return np.asarray(np.clip(np.round(correlation, 9), -1.0, 1.0))
 
 
 def _centred(series: Floats) -> Floats:
-    """Less the mean of each, 0 where there is no sample: sums of small numbers lose no digits."""
+    """Subtracts the mean of each, 0 where there is no sample: sums of small numbers lose no digits."""
     known = ~np.isnan(series)
     many = np.maximum(known.sum(axis=1, keepdims=True), 1)
     mean = np.where(known, series, 0.0).sum(axis=1, keepdims=True) / many

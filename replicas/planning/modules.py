@@ -1,9 +1,9 @@
-"""Where a topology falls apart into modules that can be planned for one by one.
+"""Divides a topology into modules that can be planned one by one.
 
-Full partitioning gives all receivers the same mixture.  So an operator that is read once, in full, and whose whole
-upstream is read by nobody else, gives to the rest a single number, the share of its output that is there: a *gate*.
-What lies between gates is a *module*.  Where every result of a module passes its gates alike, its value is a product:
-a power of what each *entry* receives from gates, times what its own tasks make of a whole input.
+Full partitioning gives all receivers the same mixture.  So an operator with one reader, in full, whose whole
+upstream has no other reader, contributes a single number, the remaining share of its output: a *gate*.
+The operators between gates are a *module*.  If every result of a module passes its gates alike, its value is a product:
+a power of the input of each *entry* from gates, times the value of its own tasks with a whole input.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class ModuleEntry:
 
     Attributes:
       gates: operators, each with its part of the input.
-      joined: what they give is multiplied; else it is their mean.
-      power: how often the module's value has it as a factor.
+      joined: their shares are multiplied; otherwise averaged.
+      power: exponent of this factor in the module's value.
     """
 
     gates: tuple[tuple[int, float], ...]
@@ -43,25 +43,25 @@ class Module:
 
 
 def modules_of(topology: Topology) -> list[Module]:
-    """In topological order, the one with the sinks last."""
+    """Returns the modules in topological order, the one with the sinks last."""
     gates = _gates(topology)
     while True:
-        found = [_module(topology, root, gates) for root in [*sorted(gates), None]]
-        mixed = {g for g in gates for m in found if isinstance(m, frozenset) and g in m}
+        modules = [_module(topology, root, gates) for root in [*sorted(gates), None]]
+        mixed = {g for g in gates for m in modules if isinstance(m, frozenset) and g in m}
         if not mixed:
-            return [m for m in found if isinstance(m, Module)]
+            return [m for m in modules if isinstance(m, Module)]
         gates -= mixed
 
 
 def _cone(topology: Topology, root: int) -> set[int]:
-    """An operator with all upstream of it."""
-    found, waiting = {root}, [root]
+    """Returns an operator with all its upstream."""
+    cone, waiting = {root}, [root]
     while waiting:
         for stream in topology.operators[waiting.pop()].inputs:
-            if stream.upstream not in found:
-                found.add(stream.upstream)
+            if stream.upstream not in cone:
+                cone.add(stream.upstream)
                 waiting.append(stream.upstream)
-    return found
+    return cone
 
 
 def _gates(topology: Topology) -> set[int]:
@@ -69,18 +69,18 @@ def _gates(topology: Topology) -> set[int]:
     for at, operator in enumerate(topology.operators):
         for stream in operator.inputs:
             readers[stream.upstream].append((at, stream.same))
-    found = set()
+    gates = set()
     for at, operator in enumerate(topology.operators):
         cone = _cone(topology, at)
         closed = not cone & topology.goal.keys()
-        closed &= all(reader in cone for one in cone - {at} for reader, _ in readers[one])
+        closed &= all(reader in cone for member in cone - {at} for reader, _ in readers[member])
         if closed and [same for _, same in readers[at]] == [True] and operator.rate.sum() > 0:
-            found.add(at)
-    return found
+            gates.add(at)
+    return gates
 
 
 def _module(topology: Topology, root: int | None, gates: Collection[int]) -> Module | frozenset[int]:
-    """The module, or the gates that do not come to one factor."""
+    """Returns the module, or the gates without a common factor."""
     ends = [root] if root is not None else list(topology.goal)
     members = set().union(*[_cone(topology, end) for end in ends])
     for gate in gates:
@@ -89,11 +89,11 @@ def _module(topology: Topology, root: int | None, gates: Collection[int]) -> Mod
     powers: dict[int, dict[int, int] | None] = {}
     for at in sorted(members):
         powers[at] = _powers(topology.operators[at], at, gates, powers)
-    found = [powers[end] for end in ends]
-    if found[0] is None or any(other != found[0] for other in found):
+    exponents = [powers[end] for end in ends]
+    if exponents[0] is None or any(other != exponents[0] for other in exponents):
         return frozenset(s.upstream for at in members for s in topology.operators[at].inputs if s.upstream in gates)
     entries = []
-    for at, power in sorted(found[0].items()):
+    for at, power in sorted(exponents[0].items()):
         operator = topology.operators[at]
         read = [(s.upstream, float(s.sent.sum())) for s in operator.inputs if s.upstream in gates]
         total = sum(rate for _, rate in read)
@@ -104,17 +104,17 @@ def _module(topology: Topology, root: int | None, gates: Collection[int]) -> Mod
 def _powers(
     operator: PlannedOperator, at: int, gates: Collection[int], powers: dict[int, dict[int, int] | None]
 ) -> dict[int, int] | None:
-    """By entry, how often it is a factor of an operator's output; None: it is no factor of the whole."""
+    """Returns exponents of an operator's output by entry; None: the output is not a product."""
     outside = [s for s in operator.inputs if s.upstream in gates]
     inside = [powers[s.upstream] for s in operator.inputs if s.upstream not in gates]
     if any(power is None for power in inside) or (outside and inside and not operator.correlated):
         return None
-    found: dict[int, int] = {at: 1} if outside else {}
+    exponents: dict[int, int] = {at: 1} if outside else {}
     if not operator.correlated:
         if any(power != inside[0] for power in inside):
             return None
-        return found or dict(inside[0] or {}) if inside else found
+        return exponents or dict(inside[0] or {}) if inside else exponents
     for power in inside:
         for entry, times in (power or {}).items():
-            found[entry] = found.get(entry, 0) + times
-    return found
+            exponents[entry] = exponents.get(entry, 0) + times
+    return exponents

@@ -1,9 +1,9 @@
-"""What checkpoints are to be placed, where they may lie, and what each costs there (rule L2).
+"""Checkpoints to be placed, nodes where they may lie, and the cost of each there (rule L2).
 
 A partition that gets more load is moved off a full node.  A node that holds its checkpoint takes it soonest; so a
-checkpoint belongs where load falls while its partition's rises.  What a checkpoint *costs* on a node is the mean load
-of its partition times the correlation of that load with the node's; the sum over all checkpoints is to be small (Madsen
-and Zhou, CIKM 2015).  A standby is what holds checkpoints of a partition on a node.
+checkpoint belongs where load falls while its partition's rises.  The *cost* of a checkpoint on a node is the mean load
+of its partition times the correlation of that load with the node's; the sum over all checkpoints should be small
+(Madsen and Zhou, CIKM 2015).  A standby is a holder of checkpoints of a partition on a node.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ NO_NODE: Final = -1
 
 @dataclass(frozen=True)
 class CheckpointProblem:
-    """What is to be placed, and where it may be.
+    """The checkpoints to be placed, and the allowed nodes.
 
     Attributes:
       cost: of each checkpoint on each node, [checkpoints, nodes].
       allowed: where each may be, [checkpoints, nodes].
       load: mean load of each checkpoint's partition, [checkpoints].
-      of: which partition each is of, [checkpoints].
-      apart: which may not be on one node, [checkpoints, checkpoints], symmetric: those of one partition, and more.
-      delta: by how much the load of a node's checkpoints may differ from the mean over nodes.
+      of: partition of each, [checkpoints].
+      apart: pairs not allowed on one node, [checkpoints, checkpoints], symmetric: those of one partition, and more.
+      delta: allowed difference of the load of a node's checkpoints from the mean over nodes.
     """
 
     cost: Floats
@@ -48,32 +48,32 @@ class CheckpointProblem:
 
     @property
     def most(self) -> float:
-        """Load of the checkpoints that a node may have."""
+        """Maximum load of a node's checkpoints."""
         return float(self.load.sum() / self.cost.shape[1] + self.delta)
 
     @cached_property
     def neighbours(self) -> Sequence[Ints]:
-        """Per checkpoint, those that may not be on its node."""
+        """Per checkpoint, those not allowed on its node."""
         return [np.flatnonzero(row) for row in self.apart]
 
     def score(self, places: Ints) -> float:
-        """Sum of costs; the lower the better."""
+        """Returns the sum of costs; the lower the better."""
         placed = np.flatnonzero(places != NO_NODE)
         return float(self.cost[placed, places[placed]].sum())
 
     def bounded(self, spread: float) -> CheckpointProblem:
-        """The same with a ``delta`` of so many times the mean load of a node's checkpoints; infinite: no bound."""
+        """Returns the same with a ``delta`` of ``spread`` times the mean load per node; infinite: no bound."""
         return replace(
             self, delta=spread * float(self.load.sum()) / self.cost.shape[1] if np.isfinite(spread) else np.inf
         )
 
     def loads(self, places: Ints) -> Floats:
-        """Load of the checkpoints of each node."""
+        """Returns the load of the checkpoints of each node."""
         placed = places != NO_NODE
         return np.bincount(places[placed], self.load[placed], self.cost.shape[1]).astype(np.float64)
 
     def holds(self, places: Ints) -> bool:
-        """Is every checkpoint where it may be?  ``delta`` is not looked at."""
+        """Is every checkpoint where it may be?  Ignores ``delta``."""
         placed = np.flatnonzero(places != NO_NODE)
         same = places[:, None] == places[None, :]
         met = (self.apart & same)[np.ix_(placed, placed)].any()
@@ -90,15 +90,15 @@ def checkpoint_problem(
     delta: float = np.inf,
     shares: SharesOfX | None = None,
 ) -> CheckpointProblem:
-    """The problem under the loads that were measured.
+    """Returns the problem under the measured loads.
 
     Args:
       now: monotonic microseconds.
-      checkpoints: the partition of each; one that is there twice gets two, on two nodes.
-      running: nodes that run each partition; they may not keep its checkpoints.
-      nodes: all nodes, and the domains that fail together; a checkpoint shares as few as possible with who runs its
-        partition, the widest before all.
-      shares: of X.  Where one would be too short (L6) no checkpoint is put, and no two are that would make it so.
+      checkpoints: the partition of each; one that occurs twice gets two, on two nodes.
+      running: nodes that run each partition; they may not hold its checkpoints.
+      nodes: all nodes, and the domains that fail together; a checkpoint shares as few as possible with the nodes that
+        run its partition, the widest first.
+      shares: of X.  No checkpoint, and no two, may be where they would make a share too short (L6).
     """
     names = list(nodes)
     on = {n: [p for p, hosts in running.items() if n in hosts] for n in names}
@@ -124,7 +124,7 @@ def checkpoint_problem(
 def _may(
     partition: PartitionId, running: Running, nodes: Mapping[NodeId, Place], shares: SharesOfX | None
 ) -> list[bool]:
-    """Per node, whether a checkpoint may lie there."""
+    """Returns, per node, whether a checkpoint may lie there."""
     hosts = running.get(partition, ())
     able = [n for n in nodes if n not in hosts]
     if shares is not None:
@@ -137,21 +137,21 @@ def _may(
 def _divide(
     partition: PartitionId, others: Sequence[PartitionId], running: Running, nodes: Sequence[NodeId], shares: SharesOfX
 ) -> list[PartitionId]:
-    """Others that with this one make a share of X too short on some node, and neither does alone."""
-    found = []
+    """Returns partitions that make a share of X too short on some node only together with this one."""
+    conflicting = []
     for other in shares.neighbours(partition) & set(others):
         for node in nodes:
-            beside = {**running, other: (*running.get(other, ()), node)}
-            if not shares.refused(running, partition, node) and shares.refused(beside, partition, node):
-                found.append(other)
+            extended = {**running, other: (*running.get(other, ()), node)}
+            if not shares.refused(running, partition, node) and shares.refused(extended, partition, node):
+                conflicting.append(other)
                 break
-    return found
+    return conflicting
 
 
 def _shared(node: NodeId, hosts: Collection[NodeId], nodes: Mapping[NodeId, Place]) -> tuple[int, ...]:
-    """How many hosts are in a node's domain, the widest domain first."""
+    """Returns how many hosts are in a node's domain, the widest domain first."""
 
-    def domain(of: NodeId, level: str) -> str:
-        return nodes[of].domains.get(level, of) if of in nodes else of
+    def domain(host: NodeId, level: str) -> str:
+        return nodes[host].domains.get(level, host) if host in nodes else host
 
     return tuple(sum(domain(node, level) == domain(h, level) for h in hosts) for level in reversed(LEVELS))

@@ -24,13 +24,13 @@ class Algorithm(StrEnum):
 def make_plan(
     problem: PlanningProblem, algorithm: Algorithm, *, now: Callable[[], float], seconds: float = 10.0
 ) -> ReplicationPlan:
-    """A plan within the budget.
+    """Returns a plan within the budget.
 
     Args:
-      now, seconds: a clock, and after what time the exact planner gives what it has.
+      now, seconds: a clock, and the time limit of the exact planner.
 
     Raises:
-      ConfigError: the algorithm cannot do it; it says why.
+      ConfigError: the algorithm cannot plan this; has the reason.
     """
     if algorithm is Algorithm.EXACT:
         return exact(problem, now=now, seconds=seconds)

@@ -1,7 +1,7 @@
-"""How long a move takes (rule L4): its state comes from where it is there sooner.
+"""Predicts the duration of a move (rule L4); its state comes from the faster source.
 
-Either a running replica sends it, or the target reads a checkpoint of its own and what has come in since.  In both
-cases rows come in meanwhile, and only what the target has left over beside them takes them in.
+Either a running replica sends it, or the target reads its own checkpoint and the rows since then.  In both cases new
+rows arrive during the move, and the target processes all of them with its remaining capacity.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from replicas.planning.load import LoadSample
 
 
 class StateSource(StrEnum):
-    """Where a target takes the state from."""
+    """Source of a target's state."""
 
     PARTNER = "partner"
     CHECKPOINT = "checkpoint"
@@ -21,7 +21,7 @@ class StateSource(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Speeds:
-    """What a state is moved with, bytes per second: between two nodes, and from a disk into a replica."""
+    """Speeds of a state transfer, bytes per second: between two nodes, and from a disk into a replica."""
 
     network: float = 100e6
     disk: float = 200e6
@@ -29,7 +29,7 @@ class Speeds:
 
 @dataclass(frozen=True, slots=True)
 class PredictedMove:
-    """A move that can be made.
+    """A possible move.
 
     Attributes:
       seconds: until the target has caught up.
@@ -41,7 +41,7 @@ class PredictedMove:
 
 @dataclass(frozen=True, slots=True)
 class RefusedMove:
-    """A move that would come to no end, or must not be made, and why."""
+    """A move that would never end, or must not be made, and why."""
 
     reason: str
 
@@ -49,18 +49,18 @@ class RefusedMove:
 def predict(
     load: LoadSample, free: float, speeds: Speeds, checkpoint_age_s: float | None = None
 ) -> PredictedMove | RefusedMove:
-    """The sooner way.
+    """Predicts the faster way.
 
     Args:
       load: of the partition.  It needs ``cpu`` cores for ``rows`` rows per second, so ``free`` cores take in
         μ = rows · free / cpu.
       free: cores that the target has left over.
-      checkpoint_age_s: since when rows lack in the checkpoint that the target holds; None: it holds none.
+      checkpoint_age_s: age of the target's checkpoint; None: it holds none.
     """
     if load.cpu > 0 and free <= load.cpu:
         # μ <= λ
         return RefusedMove(f"{free:.2f} of a core is free, and {load.cpu:.2f} would never catch up")
-    # While a backlog of t seconds of rows is taken in, rows come in as well: t · λ / (μ - λ).
+    # While a backlog of t seconds of rows is processed, more rows arrive: t · λ / (μ - λ).
     slower = load.cpu / (free - load.cpu) if load.cpu > 0 else 0.0
     sent_s = load.state / speeds.network
     ways = [PredictedMove(sent_s + sent_s * slower, StateSource.PARTNER)]

@@ -1,8 +1,8 @@
 """The fidelity of a plan as a mixed-integer linear program, for the exact planner.
 
-One binary variable per task: it has a replica.  What is there of an output is a product of such variables and of sums
-over inputs; every *product* of outputs that occurs gets a variable of its own, which is at most each of its latest
-task's variable and the sum over what that task reads.  Where all binaries are 0 or 1 that is exactly the loss model,
+One binary variable per task: it has a replica.  The remaining share of an output is a product of such variables and of
+sums over inputs; every *product* of outputs that occurs gets a variable of its own, which is at most each of its latest
+task's variable and the sum over that task's inputs.  Where all binaries are 0 or 1 that is exactly the loss model,
 joins included, because the sums run over products and not over their factors.  A chain of operators needs one product
 per task, a join of two chains pairs of tasks, and so on; outputs that all receivers share are summed once.
 """
@@ -20,17 +20,17 @@ import numpy as np
 from replicas.planning.topology import Bools, Floats, PlannedOperator, StreamEdge, Topology
 from spe.errors import ConfigError
 
-#: Products beyond which those of several outputs are only bounded by each of them: the bound still holds.
+#: Number of products beyond which those of several outputs are bounded by each of them: the bound still holds.
 MOST_PRODUCTS: Final = 20_000
-#: The solver stops at an absolute gap of 1e-6; fidelities are worked with in millionths of their scale.
+#: The solver stops at an absolute gap of 1e-6; fidelities are scaled to thousands.
 _SCALE: Final = 1000.0
 
-#: Outputs that are multiplied: tasks, and beyond them the mean of each operator's output; ascending.
+#: Outputs that are multiplied: tasks, and after them the mean of each operator's output; ascending.
 Product = tuple[int, ...]
 
 
 def solver() -> Any:
-    """SciPy's; to import it takes longer than many a program.  Raises ConfigError where it is not installed."""
+    """Returns SciPy's solver; its import is slow.  Raises ConfigError if it is not installed."""
     try:
         from scipy import optimize
     except ImportError as error:
@@ -40,21 +40,21 @@ def solver() -> Any:
 
 @dataclass(frozen=True)
 class Solution:
-    """The best that was found, and what nothing can exceed.  ``tasks`` is None where time was up before any plan."""
+    """The best plan found, and an upper bound.  ``tasks`` is None where time was up before any plan."""
 
     tasks: Bools | None
     bound: float
 
 
 class LinearProgram:
-    """Maximises what is there of some operators' output.
+    """Maximises the remaining share of some operators' output.
 
     Args:
-      goal: operators (by index), and what the whole output of each is worth.
-      given: operators whose output counts as there, whole: others answer for it.
-      failed: [failures, tasks], who fails.
+      goal: operators (by index), and the value of the whole output of each.
+      given: operators whose output counts as whole: other modules provide it.
+      failed: [failures, tasks], the failed tasks.
       weights: of the failures; their sum is 1.
-      most: products to make at most.
+      most: maximum number of products.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class LinearProgram:
                 self._add(self._worth, (topology.tasks + operator,), float(weight) * worth)
 
     def solve(self, budget: float, seconds: float) -> Solution:
-        """The best plan within a budget that is found in time."""
+        """Returns the best plan within a budget that is found in time."""
         optimize = solver()
         if not self._variables:
             return Solution(np.zeros(self._topology.tasks, np.bool_), self._constant)
@@ -109,7 +109,7 @@ class LinearProgram:
 
     @cached_property
     def _matrix(self) -> Any:
-        """Of all rows, that of the budget last."""
+        """Returns the matrix of all rows, that of the budget last."""
         from scipy.sparse import csr_array
 
         entries: list[tuple[int, int, float]] = []
@@ -120,7 +120,7 @@ class LinearProgram:
         return csr_array((values, (rows, columns)), shape=(len(self._rows) + 1, self._variables))
 
     def _add(self, terms: dict[int, float], product: Product, factor: float) -> float:
-        """Adds a product to a sum; returns what of it is constant."""
+        """Adds a product to a sum; returns its constant part."""
         if not product:
             if terms is self._worth:
                 self._constant += factor
@@ -129,39 +129,39 @@ class LinearProgram:
         terms[variable] = terms.get(variable, 0.0) + factor
         return 0.0
 
-    def _variable(self, of: Product) -> int:
-        """The variable of a product, with all that limits it."""
-        if of in self._made:
-            return self._made[of]
-        latest = max(of, key=self._rank)
+    def _variable(self, outputs: Product) -> int:
+        """Returns the variable of a product, with its limits."""
+        if outputs in self._made:
+            return self._made[outputs]
+        latest = max(outputs, key=self._rank)
         factors = self._factors(latest)
         gate = latest if latest < self._topology.tasks and self._failed[latest] else None
-        if gate is not None and not factors and set(of) == {latest}:
-            self._made[of] = self._binary(gate)
-            return self._made[of]
-        self._made[of] = variable = self._new()
+        if gate is not None and not factors and set(outputs) == {latest}:
+            self._made[outputs] = self._binary(gate)
+            return self._made[outputs]
+        self._made[outputs] = variable = self._new()
         if gate is not None:
             self._rows.append((variable, {self._binary(gate): 1.0}, 0.0))
-        if len(set(of)) > 1 and len(self._made) > self._most:
-            for one in set(of):
-                self._rows.append((variable, {self._variable((one,)): 1.0}, 0.0))
+        if len(set(outputs)) > 1 and len(self._made) > self._most:
+            for output in set(outputs):
+                self._rows.append((variable, {self._variable((output,)): 1.0}, 0.0))
             return variable
-        rest = [one for one in of if one != latest]
+        rest = [output for output in outputs if output != latest]
         terms: dict[int, float] = {}
         constant = 0.0
-        for choice in product(*(factors * of.count(latest))):
-            members = [one for one, _ in choice if one is not None]
+        for choice in product(*(factors * outputs.count(latest))):
+            members = [output for output, _ in choice if output is not None]
             factor = float(np.prod([f for _, f in choice]))
             constant += self._add(terms, tuple(sorted(self._live([*rest, *members]))), factor)
         self._rows.append((variable, terms, constant))
         return variable
 
     def _live(self, outputs: Iterable[int]) -> list[int]:
-        """Without sources that do not fail: they are always there."""
+        """Drops sources that do not fail: they are always present."""
         return [o for o in outputs if o >= self._topology.tasks or self._failed[o] or self._operator(o).inputs]
 
     def _factors(self, output: int) -> list[list[tuple[int | None, float]]]:
-        """What an output is a product of: sums of (output, factor); None: what is always there."""
+        """Factors an output: each is a sum of (output, factor); None: an output that is always present."""
         tasks = self._topology.tasks
         if output >= tasks:
             operator = self._topology.operators[output - tasks]
@@ -176,11 +176,11 @@ class LinearProgram:
             return inputs
         loads = np.array([stream.load[at] for stream in operator.inputs])
         if loads.sum() == 0:
-            return []  # what has no input loses nothing
+            return []  # an output without input loses nothing
         return [[(o, f * load / loads.sum()) for load, terms in zip(loads, inputs) for o, f in terms if load > 0]]
 
     def _inputs(self, stream: StreamEdge, at: int) -> list[tuple[int | None, float]]:
-        """An input of one task as a mean."""
+        """Returns an input of one task as a mean."""
         if stream.load[at] == 0 or stream.upstream in self._given:
             return [(None, 1.0)]
         if stream.same:
@@ -193,7 +193,7 @@ class LinearProgram:
         return self._topology.operators[int(self._topology.operator_of[task])]
 
     def _rank(self, output: int) -> tuple[int, int]:
-        """Later ones are made of earlier ones."""
+        """Ranks outputs: later ones are made of earlier ones."""
         tasks = self._topology.tasks
         return (
             (2 * (output - tasks) + 1, 0) if output >= tasks else (2 * int(self._topology.operator_of[output]), output)

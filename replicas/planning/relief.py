@@ -1,7 +1,7 @@
 """Moves that bring every node within its caps, with the fewest predicted seconds (rule L5).
 
-Up to 60 partitions on 12 nodes a mixed-integer program finds them, if SciPy is installed.  Else they are found one by
-one: off the fullest node goes what relieves it most per second.
+For up to 60 partitions on 12 nodes a mixed-integer program finds them, if SciPy is installed.  Otherwise they are found
+one by one: the move off the fullest node that relieves it most per second.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from replicas.planning.program import solver
 from replicas.planning.topology import Bools, Floats, Ints
 from spe.errors import ConfigError
 
-#: Partitions and nodes up to which the program is solved.
+#: Maximum number of partitions and nodes for the program.
 MOST_PARTITIONS: Final = 60
 MOST_NODES: Final = 12
-#: Branches that the solver looks at: a number and no time, so that the same problem has the same answer.
+#: Maximum number of branches of the solver: a number, not a time, so that equal problems have equal answers.
 _BRANCHES: Final = 10_000
-#: What loads may differ by, against a cap: the solver's tolerance.
+#: Differences of loads, relative to a cap, that are ignored: the solver's tolerance.
 _LITTLE: Final = 1e-6
 
 
 @dataclass(frozen=True)
 class ReliefProblem:
-    """Replicas on nodes, what each needs, and where else it could run.
+    """Replicas on nodes, their needs, and the nodes where they could run.
 
     Attributes:
       home: node of each replica, [replicas].
-      partition: which one each replica is of; two of one are never on one node, and only one of them moves.
+      partition: partition of each replica; two of one are never on one node, and only one of them moves.
       need: of CPU and memory, [measures, replicas].
-      cap: what a node may be filled to, [measures, nodes]; infinite: no limit.
-      seconds: what the move of each replica to each node takes, above 0, [replicas, nodes]; infinite: it cannot be.
+      cap: limit of each node, [measures, nodes]; infinite: no limit.
+      seconds: duration of the move of each replica to each node, above 0, [replicas, nodes]; infinite: impossible.
       together: sets of moves (replica, node) that cannot all be made.
     """
 
@@ -48,45 +48,45 @@ class ReliefProblem:
 
     @cached_property
     def may(self) -> Bools:
-        """Where each replica may be at the end, [replicas, nodes]."""
+        """Allowed nodes of each replica at the end, [replicas, nodes]."""
         may = np.isfinite(self.seconds)
         may[np.arange(len(self.home)), self.home] = True
         return may
 
     @cached_property
     def costs(self) -> Floats:
-        """Seconds, and 0 for whoever stays."""
+        """Seconds of each move, and 0 for a replica that stays."""
         costs = np.where(np.isfinite(self.seconds), self.seconds, 0.0)
         costs[np.arange(len(self.home)), self.home] = 0.0
         return costs
 
     def load(self, where: Ints) -> Floats:
-        """What each node has, [measures, nodes]."""
+        """Returns the load of each node, [measures, nodes]."""
         return np.array([np.bincount(where, need, self.cap.shape[1]) for need in self.need])
 
     def excess(self, where: Ints) -> Floats:
-        """What each node has beyond its cap, against the cap, [measures, nodes]; 0: nothing."""
+        """Returns the load of each node beyond its cap, relative to the cap, [measures, nodes]; 0: none."""
         over = np.maximum((self.load(where) - self.cap) / self.unit, 0.0)
         return np.where(over > _LITTLE, over, 0.0)
 
     def beyond(self, where: Ints) -> list[int]:
-        """Nodes that are beyond a cap."""
+        """Returns nodes that are beyond a cap."""
         return [n for n, over in enumerate(self.excess(where).T) if over.any()]
 
     def fill(self, where: Ints) -> Floats:
-        """The fullest measure of each node, against its cap, [nodes]."""
+        """Returns the fullest measure of each node, relative to its cap, [nodes]."""
         return np.asarray((self.load(where) / np.maximum(self.cap, _LITTLE)).max(axis=0))
 
     def moves(self, where: Ints) -> list[tuple[int, int]]:
-        """(replica, node) of those that do not stay."""
+        """Returns (replica, node) of the moves."""
         return [(r, int(where[r])) for r in np.flatnonzero(where != self.home).tolist()]
 
     def total(self, where: Ints) -> float:
-        """Seconds of all moves."""
+        """Returns the seconds of all moves."""
         return float(self.costs[np.arange(len(where)), where].sum())
 
     def valid(self, where: Ints) -> bool:
-        """Can these moves be made?  Caps are not looked at."""
+        """Can these moves be made?  Ignores caps."""
         pairs = set(zip(self.partition.tolist(), where.tolist(), strict=True))
         moves = set(self.moves(where))
         moved = [int(self.partition[r]) for r, _ in moves]
@@ -96,12 +96,12 @@ class ReliefProblem:
 
     @property
     def unit(self) -> Floats:
-        """What loads are measured against, [measures, nodes]: the cap, or 1 where that is nothing or no limit."""
+        """Unit of each load, [measures, nodes]: the cap, or 1 if that is 0 or infinite."""
         return np.where(np.isfinite(self.cap) & (self.cap > 0), self.cap, 1.0)
 
 
 def relieve(problem: ReliefProblem, *, exact: bool | None = None) -> Ints:
-    """Where each replica runs at the end.  What cannot be brought within its cap comes as near as it can.
+    """Returns the node of each replica at the end.  Nodes that cannot be brought within their caps come close.
 
     No node goes beyond a cap, or further beyond it.
 
@@ -116,8 +116,8 @@ def relieve(problem: ReliefProblem, *, exact: bool | None = None) -> Ints:
         exact = exact and problem.cap.shape[1] <= MOST_NODES
     if not problem.beyond(problem.home):
         return problem.home.copy()
-    found = _Program(problem).run() if exact else None
-    return _greedy(problem) if found is None else found
+    solution = _Program(problem).run() if exact else None
+    return _greedy(problem) if solution is None else solution
 
 
 def _installed() -> bool:
@@ -129,7 +129,7 @@ def _installed() -> bool:
 
 
 class _Program:
-    """Binary variables: a replica ends on a node; beyond them what each full node keeps beyond each cap."""
+    """Binary variables: a replica ends on a node; after them the remaining excess of each full node over each cap."""
 
     def __init__(self, problem: ReliefProblem) -> None:
         self._problem = problem
@@ -139,22 +139,22 @@ class _Program:
         self._rows = [*self._each_once(), *self._apart(), *self._caps()]
 
     def run(self) -> Ints | None:
-        """None: the solver gives up."""
+        """Returns the final nodes; None: the solver gives up."""
         seconds = np.array([self._problem.costs[pair] for pair in self._at] + [0.0] * len(self._over))
         none = [0.0] * len(self._over)
-        found, impossible = self._solve(seconds, none)
+        solution, impossible = self._solve(seconds, none)
         if not impossible:
-            return found
+            return solution
         left = np.array([0.0] * len(self._at) + [1.0] * len(self._over))
         least, _ = self._solve(left, [most for *_, most in self._over])
         if least is None:
             return None
-        kept = self._problem.excess(least)
-        found, _ = self._solve(seconds, [float(kept[m, n]) for m, n, _ in self._over])
-        return least if found is None else found
+        excess = self._problem.excess(least)
+        solution, _ = self._solve(seconds, [float(excess[m, n]) for m, n, _ in self._over])
+        return least if solution is None else solution
 
     def _solve(self, cost: Floats, excess: list[float]) -> tuple[Ints | None, bool]:
-        """Where each ends, if that was found; and whether it is known that nothing can be."""
+        """Returns the final node of each replica, if found; and whether it is known that there is no solution."""
         from scipy.sparse import csr_array
 
         optimize = solver()
@@ -185,14 +185,14 @@ class _Program:
             yield {v: 1.0 for (r, _), v in self._at.items() if r == replica}, 1.0, 1.0
 
     def _apart(self) -> Iterator[tuple[dict[int, float], float, float]]:
-        of: dict[tuple[int, int], dict[int, float]] = {}
+        moving_to: dict[tuple[int, int], dict[int, float]] = {}
         for (replica, node), variable in self._at.items():
-            of.setdefault((int(self._problem.partition[replica]), node), {})[variable] = 1.0
+            moving_to.setdefault((int(self._problem.partition[replica]), node), {})[variable] = 1.0
         moving: dict[int, dict[int, float]] = {}
         for (replica, node), variable in self._at.items():
             if node != self._problem.home[replica]:
                 moving.setdefault(int(self._problem.partition[replica]), {})[variable] = 1.0
-        for terms in (*of.values(), *moving.values()):
+        for terms in (*moving_to.values(), *moving.values()):
             if len(terms) > 1:
                 yield terms, 0.0, 1.0
         for moves in self._problem.together:
@@ -214,7 +214,7 @@ class _Program:
 
 
 def _greedy(problem: ReliefProblem) -> Ints:
-    """From the fullest node, what relieves it most per second; of equals to the emptiest node."""
+    """Moves, from the fullest node, what relieves it most per second; of equals to the emptiest node."""
     where = problem.home.copy()
     nodes = problem.cap.shape[1]
     runs = np.zeros((int(problem.partition.max()) + 1, nodes), np.bool_)
@@ -229,7 +229,7 @@ def _greedy(problem: ReliefProblem) -> Ints:
             _forbid(problem, where, replicas, score)
             if score.size and score.max() > 0:
                 equal = zip(*np.nonzero(score == score.max()), strict=True)
-                at, target = min(equal, key=lambda one: (fill[one[1]], one))
+                at, target = min(equal, key=lambda option: (fill[option[1]], option))
                 chosen = replicas[at]
                 where[chosen] = target
                 runs[problem.partition[chosen], [node, target]] = False, True
@@ -240,7 +240,7 @@ def _greedy(problem: ReliefProblem) -> Ints:
 
 
 def _scores(problem: ReliefProblem, where: Ints, node: int, replicas: Ints) -> Floats:
-    """By how much the move of each replica of a node to each other relieves it per second; 0: it does not fit."""
+    """Returns how much each move of a node's replica relieves it per second; 0: it does not fit."""
     load, unit = problem.load(where), problem.unit
     need = problem.need[:, replicas]
     over = (load - problem.cap) / unit
@@ -252,7 +252,7 @@ def _scores(problem: ReliefProblem, where: Ints, node: int, replicas: Ints) -> F
 
 
 def _forbid(problem: ReliefProblem, where: Ints, replicas: Ints, score: Floats) -> None:
-    """Sets the scores of moves to 0 that cannot be made beside those that were."""
+    """Sets the scores of moves to 0 that cannot be made together with those made."""
     made = set(problem.moves(where))
     for moves in problem.together:
         if len(last := moves - made) == 1:

@@ -14,13 +14,13 @@ from replicas.planning.fidelity import Running, completeness, fidelity
 from replicas.planning.topology import Bools, Floats, Ints, Topology
 from spe.errors import ConfigError
 
-#: Cost of a replica that nobody could run.
+#: Cost of a replica that no node could run.
 NOWHERE: Final = 1e9
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Tasks that fail together, and how likely that is against the other failures that are planned for."""
+    """Tasks that fail together, and the probability relative to the other planned failures."""
 
     tasks: frozenset[int]
     probability: float = 1.0
@@ -28,12 +28,12 @@ class Failure:
 
 @dataclass(frozen=True)
 class PlanningProblem:
-    """What is to be planned.
+    """Input of a planner.
 
     Attributes:
-      budget: what may be spent on active replicas, in the unit of ``costs``.
-      costs: of an active replica of each task; 1 each if not given.
-      failures: what is planned for; the worst case, everything that can fail at once, if not given (PPA definition 2).
+      budget: for active replicas, in the unit of ``costs``.
+      costs: of an active replica of each task; 1 each by default.
+      failures: to plan for; by default the worst case, everything that can fail at once (PPA definition 2).
     """
 
     topology: Topology
@@ -61,12 +61,12 @@ class PlanningProblem:
 
     @cached_property
     def cost(self) -> Floats:
-        """Per task."""
+        """Cost per task."""
         return np.ones(self.topology.tasks) if self.costs is None else np.asarray(self.costs, np.float64)
 
     @property
     def most(self) -> float:
-        """What replicas of all tasks cost that can have one."""
+        """Total cost of all possible replicas."""
         return float(self.cost[self.topology.fails & (self.cost < NOWHERE)].sum())
 
     @cached_property
@@ -79,7 +79,7 @@ class PlanningProblem:
 
     @cached_property
     def failed(self) -> Bools:
-        """Who fails, [failures, tasks]."""
+        """Failed tasks, [failures, tasks]."""
         if not self.failures:
             return self.topology.fails[None, :].copy()
         failed = np.zeros((len(self.failures), self.topology.tasks), np.bool_)
@@ -89,31 +89,31 @@ class PlanningProblem:
 
     @cached_property
     def weights(self) -> Floats:
-        """Of the failures; 1 together."""
+        """Weights of the failures; 1 together."""
         weights = np.array([f.probability for f in self.failures] or [1.0])
         return np.asarray(weights / weights.sum())
 
     def alive(self, plan: Bools) -> list[Bools]:
-        """Per failure, which tasks live while it lasts."""
+        """Returns, per failure, the tasks that live while it lasts."""
         return [plan | ~failed for failed in self.failed]
 
     def values(self, plans: Bools) -> Floats:
-        """Expected output fidelity during a failure, a row per plan."""
+        """Returns the expected output fidelity during a failure, a row per plan."""
         parts = [w * fidelity(self.topology, plans | ~failed) for w, failed in zip(self.weights, self.failed)]
         return np.asarray(np.sum(parts, axis=0))
 
     def start(self, plan: Bools | None = None) -> Growing:
-        """A plan that grows."""
+        """Returns a plan that grows."""
         return Growing(self, np.zeros(self.topology.tasks, np.bool_) if plan is None else plan)
 
 
 class Growing:
-    """A plan, what it costs, and what it would be worth with some tasks more."""
+    """A plan, its cost, and its value with some more tasks."""
 
     def __init__(self, problem: PlanningProblem, plan: npt.NDArray[np.bool_]) -> None:
         self.problem = problem
         self.plan = plan.copy()
-        #: What of the budget is not spent.
+        #: Remaining budget.
         self.left = problem.budget - float(problem.cost[plan].sum())
         self._runs = [Running(problem.topology, alive) for alive in problem.alive(plan)]
 
@@ -122,12 +122,12 @@ class Growing:
         return float(sum(w * r.value for w, r in zip(self.problem.weights, self._runs, strict=True)))
 
     def with_each(self, additions: Sequence[Ints]) -> Floats:
-        """Value with each of several additions alone."""
+        """Returns the value with each of several additions alone."""
         weights = self.problem.weights
         return np.asarray(sum(w * r.values(additions) for w, r in zip(weights, self._runs, strict=True)))
 
     def fed(self) -> list[Bools]:
-        """Per failure, which tasks give output while it lasts."""
+        """Returns, per failure, the tasks that give output while it lasts."""
         return [run.fed() for run in self._runs]
 
     def add(self, tasks: Ints) -> None:
@@ -139,15 +139,15 @@ class Growing:
 
 @dataclass(frozen=True)
 class ReplicationPlan:
-    """Which tasks have an active replica.
+    """Tasks with an active replica.
 
     Attributes:
-      algorithm: who found it.
+      algorithm: name of the planner.
       tasks: in ascending order.
       value: expected output fidelity during a failure.
       completeness: IC in the worst case.
       cost: of all its replicas.
-      bound: no plan is worth more than this; None: nothing is proved.
+      bound: upper bound of the value of all plans; None: nothing is proved.
     """
 
     algorithm: str
@@ -173,5 +173,5 @@ class ReplicationPlan:
 
     @property
     def gap(self) -> float | None:
-        """How much better another plan could be at most."""
+        """Largest possible improvement by another plan."""
         return None if self.bound is None else max(0.0, self.bound - self.value)

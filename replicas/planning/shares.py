@@ -1,4 +1,4 @@
-"""Whether a node may host a partition too: units in sequence there divide its X (rules T5, L6)."""
+"""Checks whether a node may host one more partition: units in sequence there divide its X (rules T5, L6)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class SharesOfX:
     """The check of ``spe check`` for one more host.
 
     Args:
-      directory: says who stands by, and the X of each node.
+      directory: has the standbys, and the X of each node.
     """
 
     def __init__(self, plan: Plan, directory: Directory) -> None:
@@ -28,11 +28,11 @@ class SharesOfX:
         self._beside = {id: self._read_and_readers(id) for id in directory.placement}
 
     def neighbours(self, partition: PartitionId) -> frozenset[PartitionId]:
-        """Partitions that it reads or that read it: on one node they divide X."""
+        """Returns partitions that it reads or that read it: on one node they divide X."""
         return self._beside[partition]
 
     def refused(self, running: Running, partition: PartitionId, target: NodeId) -> str | None:
-        """Why a node may not run a partition beside what it hosts; None: it may."""
+        """Returns why a node may not run a partition along with those that it hosts; None: it may."""
         if partition in running and target in self._hosts(running, partition):
             return None
         hosted = [p for p in running if target in self._hosts(running, p)]
@@ -45,7 +45,7 @@ class SharesOfX:
         return refused_share(self._plan, replace(self._directory, roles=roles), target)
 
     def _hosts(self, running: Running, partition: PartitionId) -> tuple[NodeId, ...]:
-        """Who runs a partition, and who stands by for it."""
+        """Returns the nodes that run a partition or stand by for it."""
         standbys = self._directory.standbys.get(partition)
         more = () if standbys is None else standbys.nodes
         return (*running[partition], *(n for n in more if n not in running[partition]))

@@ -1,10 +1,10 @@
-"""The structure-aware planner (PPA algorithms 3 to 5): grows a plan by what gives most for its cost.
+"""The structure-aware planner (PPA algorithms 3 to 5): grows a plan by the most valuable extension for its cost.
 
-An *extension* is a set of tasks that completes a tree through a certain task: upwards a branch for each input that is
-needed, downwards a way to a sink, through what lives already wherever that is possible (``extensions``).  The densest
+An *extension* is a set of tasks that completes a tree through a certain task: upwards a branch for each required
+input, downwards a path to a sink, through living tasks wherever possible (``extensions``).  The densest
 extension (fidelity gained per cost) is added until the budget is used or nothing helps.
 
-Different from the paper: where algorithm 3 lists the segments of each unit and connects them, an extension is found
+Different from the paper: algorithm 3 lists the segments of each unit and connects them; here an extension is found
 from each task along the streams.  That treats structured, full and mixed topologies alike, and so needs no cutting into
 sub-topologies.
 """
@@ -22,7 +22,7 @@ from replicas.planning.search import Growing, PlanningProblem, ReplicationPlan
 from replicas.planning.topology import Ints
 
 _LITTLE: Final = 1e-9
-#: Kinds are compared anew when the value has grown by so much.
+#: Growth of the value after which kinds are compared again.
 _GROWN: Final = 1.01
 #: A failure, by number, and a task that it takes away.
 _Want = tuple[int, int]
@@ -31,7 +31,7 @@ _Kind = tuple[int, tuple[int, ...]]
 
 
 def structure_aware(problem: PlanningProblem) -> ReplicationPlan:
-    """See the module."""
+    """Returns the plan."""
     plan = np.zeros(problem.topology.tasks, np.bool_)
     for tasks in growth(problem):
         plan[tasks] = True
@@ -39,7 +39,7 @@ def structure_aware(problem: PlanningProblem) -> ReplicationPlan:
 
 
 def growth(problem: PlanningProblem) -> Iterator[Ints]:
-    """The tasks of each extension that is not in an earlier one, in the order in which they are added."""
+    """Yields the tasks of each extension that are not in an earlier one, in the order in which they are added."""
     finders = [Extensions(problem, failed) for failed in problem.failed]
     wanted = [(k, t) for k, failed in enumerate(problem.failed) for t in problem.candidates.tolist() if failed[t]]
     return _Growth(problem, problem.start(), finders).run(wanted)
@@ -48,8 +48,8 @@ def growth(problem: PlanningProblem) -> Iterator[Ints]:
 class _Growth:
     """Extensions by density, in a heap for each *kind*: those of the same failure that touch the same operators.
 
-    What is added to one part of a topology makes every extension of another part worth more, and those of a kind by the
-    same factor.  So a heap holds densities without that factor, which is learned anew from the best of the kind.
+    An addition to one part of a topology raises the value of every extension of another part, by the same factor within
+    a kind.  So a heap holds densities without that factor, which is measured again on the best of the kind.
     """
 
     def __init__(self, problem: PlanningProblem, growing: Growing, finders: list[Extensions]) -> None:
@@ -62,7 +62,7 @@ class _Growth:
         self._version: dict[_Want, int] = {}
         self._heaps: dict[_Kind, list[tuple[float, _Want, int]]] = {}
         self._factor: dict[_Kind, float] = {}
-        #: Per kind, density of its best, as last asked.
+        #: Per kind, density of its best extension at the last evaluation.
         self._best: dict[_Kind, float] = {}
 
     def run(self, wanted: list[_Want]) -> Iterator[Ints]:
@@ -77,7 +77,7 @@ class _Growth:
                 return
             kind = max(self._best, key=self._best.__getitem__)
             if self._cost[self._heaps[kind][0][1]] > self._growing.left + _LITTLE:
-                self._refresh(kind)  # others have used up what this one would have cost
+                self._refresh(kind)  # others have used up its budget
                 continue
             _, want, _ = heapq.heappop(self._heaps[kind])
             added = self._extension[want]
@@ -87,7 +87,7 @@ class _Growth:
             yield added
 
     def _refresh(self, kind: _Kind) -> None:
-        """Puts the best that the budget pays for on top of a heap."""
+        """Puts the best extension within the budget on top of a heap."""
         heap = self._heaps[kind]
         self._best.pop(kind, None)
         while heap:
@@ -110,7 +110,7 @@ class _Growth:
                 return
 
     def _add(self, tasks: Ints) -> set[_Kind]:
-        """Returns the kinds that have new extensions."""
+        """Adds tasks; returns the kinds that have new extensions."""
         self._growing.add(tasks)
         for finder, fed in zip(self._finders, self._growing.fed(), strict=True):
             finder.fed = fed
@@ -121,7 +121,7 @@ class _Growth:
         return self._ask(sorted(touched - gone))
 
     def _ask(self, wanted: list[_Want]) -> set[_Kind]:
-        """Finds extensions and what each gives; the same set of tasks is evaluated once."""
+        """Finds extensions and their values; the same set of tasks is evaluated once."""
         sets: dict[tuple[int, ...], list[_Want]] = {}
         for want in wanted:
             for task in self._extension.get(want, ()):

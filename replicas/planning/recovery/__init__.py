@@ -1,7 +1,7 @@
-"""In which order lost partitions come back, and where, while there is too little room for all (rules O1-O7).
+"""Plans in which order, and where, lost partitions come back while room is short (rules O1-O7).
 
-Pure, for the paper on incremental recovery (Su and Zhou, DEBS 2021) with output fidelity beside it.  ``choosing`` and
-``program`` say which partitions, ``goals`` what they are worth, ``ordering`` in which order, ``placing`` where;
-``schedule`` does all of it again when something has changed.  ``forecast`` plays a schedule ahead, ``bound`` says how
-good one can be at most, ``cluster`` reads what may be lost.
+Pure, after the paper on incremental recovery (Su and Zhou, DEBS 2021), extended by output fidelity.  ``choosing`` and
+``program`` choose partitions, ``goals`` value them, ``ordering`` orders and ``placing`` places them;
+``schedule`` repeats this when something has changed.  ``forecast`` simulates a schedule, ``bound`` bounds its value,
+``cluster`` reads the cluster.
 """

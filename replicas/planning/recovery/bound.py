@@ -1,4 +1,4 @@
-"""How good a recovery can be at most."""
+"""Upper bound of a recovery's value."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from replicas.planning.recovery.goals import CompleteQueries, OutputFidelity, Re
 from replicas.planning.recovery.program import best_choice
 from replicas.planning.topology import Bools, Floats
 
-#: Partitions of which all sets are looked at.
+#: Number of partitions up to which all sets are tried.
 _MOST_SETS: Final = 14
 
 
@@ -28,26 +28,26 @@ def best_area(
     now: Callable[[], float],
     seconds: float,
 ) -> float:
-    """What no order of recovery can exceed, however well it knows what comes.
+    """Returns an upper bound for every order of recovery, with any knowledge of the future.
 
     At each moment the best set that fits into the room of that moment, nodes taken together, and that all nodes
-    together could have worked through by then.  Where there are too many sets to look at, what nothing that fits
-    exceeds, as if to install took no time.
+    together could have completed by then.  If there are too many sets to try, the bound for all that fit,
+    as if installs took no time.
 
     Args:
       running: [partitions]; before the recovery.
       rooms: as in ``RecoveryForecast``.
-      now, seconds: a clock, and how long to prove bounds.
+      now, seconds: a clock, and the time limit of proofs.
 
     Raises:
       ConfigError: there are too many sets, and SciPy is not installed.
     """
-    found = _sets(goal, running, cost, work)
-    if found is None:
+    sets = _sets(goal, running, cost, work)
+    if sets is None:
         stages = [(room, _length(rooms, at, until)) for at, (_, room, _) in enumerate(rooms)]
         share = seconds / len(stages)
         return sum(_bound(goal, running, cost, room, now, share) * length for room, length in stages if length)
-    value, costs, works = found
+    value, costs, works = sets
     area = 0.0
     done = 0.0
     for at, (begin, room, nodes) in enumerate(rooms):
@@ -57,7 +57,7 @@ def best_area(
         fits = np.flatnonzero(costs <= room + LITTLE)
         order = fits[np.argsort(works[fits], kind="stable")]
         best = np.maximum.accumulate(value[order])
-        #: From when on each set could be done.
+        #: Earliest time of each set.
         since = (
             begin + np.maximum(0.0, works[order] - done) / nodes
             if nodes
@@ -70,7 +70,7 @@ def best_area(
 
 
 def _sets(goal: RecoveryGoal, running: Bools, cost: Floats, work: Floats) -> tuple[Floats, Floats, Floats] | None:
-    """Value, cost and work of each set that may be the best."""
+    """Returns value, cost and work of each set that may be the best."""
     missing = np.flatnonzero(~running)
     if isinstance(goal, CompleteQueries):
         short = goal.shortage(running, ~running, cost, 0.0)
@@ -87,14 +87,14 @@ def _sets(goal: RecoveryGoal, running: Bools, cost: Floats, work: Floats) -> tup
 
 
 def _length(rooms: Sequence[tuple[float, float, int]], at: int, until: float) -> float:
-    """Seconds from one change of the room to the next."""
+    """Returns the seconds from one change of the room to the next."""
     return max(0.0, min(until, rooms[at + 1][0] if at + 1 < len(rooms) else until) - rooms[at][0])
 
 
 def _bound(
     goal: RecoveryGoal, running: Bools, cost: Floats, room: float, now: Callable[[], float], seconds: float
 ) -> float:
-    """What nothing that fits into a room is worth more than."""
+    """Returns an upper bound of the value of all sets that fit into a room."""
     if isinstance(goal, CompleteQueries):
         short = goal.shortage(running, ~running, cost, room)
         return float(goal.values(running[None, :])[0]) + best_choice(short, [room], seconds).bound

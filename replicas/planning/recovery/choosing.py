@@ -1,6 +1,6 @@
-"""Which partitions to recover so that complete queries are worth most (rule O3): three ways without a solver.
+"""Chooses partitions whose recovery completes the most valuable queries (rule O3): three ways without a solver.
 
-A query counts when all of it runs (Su and Zhou, DEBS 2021, section 5).  To choose is a knapsack whose items share
+A query counts when all of it runs (Su and Zhou, DEBS 2021, section 5).  The choice is a knapsack whose items share
 parts: a partition is paid for once, whatever number of queries needs it.
 """
 
@@ -15,25 +15,25 @@ import numpy as np
 from replicas.planning.topology import Bools, Floats, Ints
 from spe.errors import ConfigError
 
-#: Failed queries of which all unions are looked at: 2^20 of them take about a second.
+#: Number of failed queries up to which all unions are tried: 2^20 of them take about a second.
 MOST_UNIONS: Final = 20
-#: Starts times queries squared, at most; all pairs of up to 24 queries are within it.
+#: Maximum of starts times queries squared; all pairs of up to 24 queries are within it.
 _MOST_WORK: Final = 200_000
-#: Queries that are chosen anew, exactly, among those that are nearest to being chosen or not.
+#: Number of queries near the limit of the choice that are chosen again, exactly.
 _CORE: Final = 16
-#: Loads are shares of a core: what lies so near is equal.
+#: Loads are shares of a core: smaller differences are ignored.
 LITTLE: Final = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
 class Shortage:
-    """What queries lack, and the room for it.
+    """Missing partitions of queries, and the room for them.
 
     Attributes:
-      needs: [queries, partitions]; what each query lacks, at least one partition.
-      priority: [queries]; what each is worth when it is whole.
+      needs: [queries, partitions]; missing partitions of each query, at least one.
+      priority: [queries]; value of each complete query.
       cost: [partitions]; shares of a core.
-      depth: [partitions]; of the longest way from a source.
+      depth: [partitions]; length of the longest path from a source.
       room: shares of a core, of all nodes together.
     """
 
@@ -44,7 +44,7 @@ class Shortage:
     room: float
 
     def value(self, chosen: Bools) -> float:
-        """What the queries are worth that are whole with these partitions.  ``chosen``: [partitions]."""
+        """Returns the value of the queries that these partitions complete.  ``chosen``: [partitions]."""
         return float(self.priority[~(self.needs & ~chosen).any(axis=1)].sum())
 
     @cached_property
@@ -59,10 +59,10 @@ class Shortage:
 
 @dataclass(frozen=True, eq=False)
 class Unions:
-    """Every union of what queries lack: row ``i`` is that of the queries whose bits are set in ``i``.
+    """Every union of queries' missing partitions: row ``i`` is that of the queries whose bits are set in ``i``.
 
     Attributes:
-      value: [2^queries]; priorities of these queries.
+      value: [2^queries]; sum of the queries' priorities.
     """
 
     needs: Bools
@@ -76,25 +76,25 @@ class Unions:
         return cls(needs, value)
 
     def sums(self, amount: Floats) -> Floats:
-        """[2^queries]; sum of an amount of each partition over each union, a shared partition counting once."""
+        """Returns [2^queries]; sum of an amount of each partition over each union, a shared partition counting once."""
         queries = len(self.needs)
         who = self.needs.T.astype(np.int64) @ (1 << np.arange(queries))
         inside = np.bincount(who, amount, 1 << queries)
-        for bit in range(queries):  # [set]: of partitions that nobody outside the set needs
+        for bit in range(queries):  # [set]: of partitions that no query outside the set needs
             halves = inside.reshape(-1, 2, 1 << bit)
             halves[:, 1] += halves[:, 0]
         return np.asarray(inside[-1] - inside[::-1])
 
     def members(self, row: int) -> Bools:
-        """[partitions]"""
+        """Returns [partitions]."""
         chosen = (row >> np.arange(len(self.needs))) & 1 == 1
         return np.asarray(self.needs[chosen].any(axis=0))
 
 
 def dp(short: Shortage) -> Bools:
-    """The best choice, from all unions of queries: O(2^queries).
+    """Returns the best choice, from all unions of queries: O(2^queries).
 
-    The paper's algorithm 3 grows the same sets by cost.  Its line 8 intersects what a query needs; that is a misprint.
+    The paper's algorithm 3 grows the same sets by cost.  Its line 8 intersects needs; that is a misprint.
 
     Raises:
       ConfigError: more than ``MOST_UNIONS`` queries.
@@ -112,7 +112,7 @@ def dp(short: Shortage) -> Bools:
 
 
 def best_density(short: Shortage) -> Bools:
-    """The densest queries, and then the best choice among the 16 of which that is least sure, until that gains nothing.
+    """Takes the densest queries, then improves the choice among the 16 least certain ones until that gains nothing.
 
     These are the chosen ones of least density and the others of most; all other choices stay.  The paper ends before.
     """
@@ -126,16 +126,16 @@ def best_density(short: Shortage) -> Bools:
         core = np.r_[chosen[:some], others[::-1][: _CORE - min(some, len(chosen))]]
         fixed = short.needs[np.setdiff1d(chosen, core)].any(axis=0)
         left = short.room - float(short.cost[fixed].sum())
-        found = fixed | dp(Shortage(short.needs[core] & ~fixed, short.priority[core], short.cost, short.depth, left))
-        if short.value(found) <= short.value(best) + LITTLE:
+        improved = fixed | dp(Shortage(short.needs[core] & ~fixed, short.priority[core], short.cost, short.depth, left))
+        if short.value(improved) <= short.value(best) + LITTLE:
             return best
-        best = found
+        best = improved
 
 
 def densest(short: Shortage) -> Bools:
-    """From every feasible query and every feasible pair, always the densest query that still fits (algorithm 4).
+    """Extends every feasible query and every feasible pair by the densest query that still fits (algorithm 4).
 
-    The paper starts from the densest single query only.  Density is priority by ``shares`` of what is not chosen.
+    The paper starts from the densest single query only.  Density is priority by ``shares`` of partitions not chosen.
     Of very many queries the densest starts are tried.
     """
     needs = short.needs.astype(np.float64)
@@ -158,7 +158,7 @@ def densest(short: Shortage) -> Bools:
 
 
 def operator_centric(short: Shortage) -> Bools:
-    """In topological order, the cheapest first, each that fits: the paper's comparison."""
+    """Takes partitions in topological order, the cheapest first, each that fits: the paper's comparison."""
     chosen = np.zeros(len(short.cost), np.bool_)
     left = short.room
     for partition in np.lexsort((short.cost, short.depth)).tolist():
@@ -169,13 +169,13 @@ def operator_centric(short: Shortage) -> Bools:
 
 
 def _starts(short: Shortage) -> Bools:
-    """[starts, partitions]: nothing, single queries and pairs that fit; of too many the densest, single ones first."""
+    """Returns [starts, partitions]: nothing, feasible queries and pairs; of too many the densest, single ones first."""
     queries = len(short.needs)
     most = max(1, _MOST_WORK // max(1, queries) ** 2)
     order = np.argsort(-short.priority / np.maximum(short.needs @ short.shares, LITTLE), kind="stable")
     singles = short.needs[order]
-    one, other = np.triu_indices(queries, 1)
-    nearest = np.argsort(one + other, kind="stable")[: max(0, most - queries)]
-    pairs = singles[one[nearest]] | singles[other[nearest]]
-    found = np.vstack([np.zeros((1, len(short.cost)), np.bool_), singles, pairs])[: most + 1]
-    return np.asarray(found[found @ short.cost <= short.room + LITTLE])
+    first, second = np.triu_indices(queries, 1)
+    nearest = np.argsort(first + second, kind="stable")[: max(0, most - queries)]
+    pairs = singles[first[nearest]] | singles[second[nearest]]
+    starts = np.vstack([np.zeros((1, len(short.cost)), np.bool_), singles, pairs])[: most + 1]
+    return np.asarray(starts[starts @ short.cost <= short.room + LITTLE])

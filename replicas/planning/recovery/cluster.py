@@ -1,4 +1,4 @@
-"""A cluster that may lose nodes, from a configuration or a topology of its own."""
+"""A cluster that may lose nodes, from a configuration or a topology file."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from spe.stream.ids import PartitionId, ReplicaId
 from spe.stream.times import SECOND
 from spe.values import duration_of
 
-#: Seconds that it takes to install a partition of which nothing is known.
+#: Duration of an install, if unknown, in seconds.
 UNKNOWN_WORK: Final = 1.0
 
 
 @dataclass(frozen=True)
 class RecoverableCluster:
-    """What runs where, and what it costs to run it elsewhere.
+    """Tasks of each node, and the cost of running them elsewhere.
 
     Attributes:
       loads: per task, shares of a core.
@@ -36,8 +36,8 @@ class RecoverableCluster:
       checkpoints: per task, the nodes that have one on disk.
       capacity: by node, cores.
       cap: share of it that a recovery may fill.
-      notes: what is assumed.
-      partial_after: seconds that a task waits for what it reads, and then gives results without it.
+      notes: assumptions.
+      partial_after: seconds that a task waits for its inputs, before it gives results without them.
     """
 
     topology: Topology
@@ -51,15 +51,15 @@ class RecoverableCluster:
     partial_after: float = 0.0
 
     def runs_on(self, node: str) -> list[int]:
-        """Tasks."""
+        """Returns tasks of a node."""
         return [task for task, homes in enumerate(self.homes) if node in homes]
 
     def without(self, lost: Collection[str]) -> list[int]:
-        """Tasks that nobody runs while these nodes are away."""
+        """Returns tasks that no node runs while these nodes are away."""
         return [task for task, homes in enumerate(self.homes) if homes and not set(homes) - set(lost)]
 
     def schedule(self, goal: RecoveryGoal, away: Collection[str]) -> RecoverySchedule:
-        """A recovery in which these nodes are away from the start."""
+        """Returns a recovery in which these nodes are away from the start."""
         always = [task for task, homes in enumerate(self.homes) if not homes]
         schedule = RecoverySchedule(
             goal,
@@ -79,7 +79,7 @@ class RecoverableCluster:
         return schedule
 
     def with_measured(self, measured: Mapping[str, MeasuredWork]) -> RecoverableCluster:
-        """With what is known of some operators.
+        """Returns the cluster with measured figures of some operators.
 
         Raises:
           ConfigError: there is no such operator, or it has another number of tasks.
@@ -92,11 +92,11 @@ class RecoverableCluster:
                 problems.append(f"there is no {name!r}{did_you_mean(name, operators)}; expected {one_of([*operators])}")
                 continue
             own = operators[name]
-            for what, given, into in (("load", known.loads, loads), ("work", known.work, work)):
-                if len(given) not in (0, 1, own.tasks):
+            for what, amounts, into in (("load", known.loads, loads), ("work", known.work, work)):
+                if len(amounts) not in (0, 1, own.tasks):
                     problems.append(f"{name}: {what} is one number, or {own.tasks}, one per partition")
-                elif given:
-                    into[own.range] = given
+                elif amounts:
+                    into[own.range] = amounts
         if problems:
             raise ConfigError([f"loads: {problem}" for problem in problems])
         return replace(self, loads=loads, work=work)
@@ -104,7 +104,7 @@ class RecoverableCluster:
 
 @dataclass(frozen=True)
 class MeasuredWork:
-    """Of an operator, one number or one per task, or none: shares of a core, and seconds."""
+    """Measured figures of an operator, one number or one per task, or none: shares of a core, and seconds."""
 
     loads: tuple[float, ...] = ()
     work: tuple[float, ...] = ()
@@ -113,12 +113,11 @@ class MeasuredWork:
 def cluster_of(
     plan: Plan, directory: Directory, topology: Topology, measured: Mapping[str, MeasuredWork]
 ) -> RecoverableCluster:
-    """A configured cluster.  Standbys, and nodes that write checkpoints to disk, have them.
+    """Returns a configured cluster.  Standbys, and nodes that write checkpoints to disk, have checkpoints.
 
-    What is measured counts more than what the configuration expects.
+    Measured figures count more than configured ones.
 
-    Loads of which nothing is known are assumed in proportion to what a partition reads, so that the fullest node is
-    filled up to the cap.
+    Unknown loads are assumed in proportion to a partition's input, so that the fullest node is filled up to the cap.
     """
     measured = {**(expected := expected_loads(directory)), **measured}
     for unit in expected.keys() & measured.keys():
@@ -159,7 +158,7 @@ def cluster_of(
 def value_of(
     plan: Plan, directory: Directory, rates: Mapping[str, Sequence[float]], lost: Collection[PartitionId]
 ) -> float:
-    """What the results are worth while nobody runs some partitions, as a coordinator weighs them (rule O2).
+    """Returns the value of the results while no node runs some partitions, as a coordinator weighs them (rule O2).
 
     Args:
       rates: of sources, as of :func:`topology_of`.
@@ -170,13 +169,13 @@ def value_of(
 
 
 def partial_after(plan: Plan, directory: Directory) -> float:
-    """Seconds after which a replica gives results without an input that is lost, where that is soonest (T3)."""
+    """Returns the shortest time after which a replica gives results without a lost input, in seconds (T3)."""
     shares = (directory.share(plan, id.unit, node) for id in directory.roles for node in directory.hosts(id))
     return min((share.alpha_x_us for share in shares), default=0) / SECOND
 
 
 def expected_loads(directory: Directory) -> dict[str, MeasuredWork]:
-    """What the configuration says of units."""
+    """Returns the configured loads of units."""
     return {
         str(unit): MeasuredWork(own.cores, tuple(us / SECOND for us in own.install_us))
         for unit, own in directory.recovery.loads.items()
@@ -184,7 +183,7 @@ def expected_loads(directory: Directory) -> dict[str, MeasuredWork]:
 
 
 def cluster_of_file(read: TopologyFile, measured: Mapping[str, MeasuredWork]) -> RecoverableCluster:
-    """A topology with its nodes: costs are loads, capacities are filled up, installs take no time if nothing is said.
+    """Returns the cluster of a file: costs are loads, capacities are filled up, installs take no time by default.
 
     Raises:
       ConfigError: the file has no nodes.
@@ -200,25 +199,25 @@ def cluster_of_file(read: TopologyFile, measured: Mapping[str, MeasuredWork]) ->
 
 
 def read_measured(text: str, name: str) -> dict[str, MeasuredWork]:
-    """By unit or operator, its load and how long an install takes.
+    """Reads load and duration of an install by unit or operator.
 
     Raises:
       ConfigError: with every mistake, as ``file:line: path: what is wrong; what was expected``.
     """
     problems = Problems()
     document = mapping_of(text, name, problems, None)
-    found = {}
+    figures = {}
     for key, value in document.data.items():
-        given = value if isinstance(value, Mapping) else {"load": value}
-        for inner in given.keys() - {"load", "work"}:
+        entry = value if isinstance(value, Mapping) else {"load": value}
+        for inner in entry.keys() - {"load", "work"}:
             hint = did_you_mean(str(inner), ["load", "work"])
             problems.add((key, inner), f"unknown key{hint}; expected load or work")
-        loads = [_load(one, (key,), problems) for one in _list(given.get("load"))]
-        work = [_seconds(one, (key, "work"), problems) for one in _list(given.get("work"))]
-        found[str(key)] = MeasuredWork(tuple(loads), tuple(work))
+        loads = [_load(item, (key,), problems) for item in _list(entry.get("load"))]
+        work = [_seconds(item, (key, "work"), problems) for item in _list(entry.get("work"))]
+        figures[str(key)] = MeasuredWork(tuple(loads), tuple(work))
     if problems:
         raise ConfigError(document.in_order(problems))
-    return found
+    return figures
 
 
 def _list(value: object) -> list[object]:
@@ -243,5 +242,5 @@ def _seconds(value: object, path: Path, problems: Problems) -> float:
 
 
 def _received(operator: PlannedOperator) -> Floats:
-    """Per task, tuples per second; nothing of sources."""
+    """Returns tuples per second of each task's input; 0 for sources."""
     return np.asarray(sum((s.load for s in operator.inputs), np.zeros(operator.tasks)))

@@ -1,4 +1,4 @@
-"""How a recovery goes if nodes arrive as expected."""
+"""Simulates a recovery in which nodes arrive as expected."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class ForecastInstall(NamedTuple):
 
 @dataclass(frozen=True)
 class RecoveryForecast:
-    """A recovery played ahead.
+    """A simulated recovery.
 
     Attributes:
       points: (seconds, value from then on), ascending.
       installs: in the order in which they are ordered.
-      rooms: (seconds, room of all nodes together, number of nodes) from the start, whenever a node came; what
-        recovered partitions take is not taken off.
+      rooms: (seconds, room of all nodes together, number of nodes) from the start, whenever a node came; the load of
+        recovered partitions is not subtracted.
     """
 
     points: tuple[tuple[float, float], ...]
@@ -45,18 +45,18 @@ class RecoveryForecast:
     rooms: tuple[tuple[float, float, int], ...]
 
     def area(self, until: float) -> float:
-        """Value integrated over time, from 0 to ``until`` seconds."""
+        """Integrates the value over time, from 0 to ``until`` seconds."""
         return _area(self.points, until)
 
 
 def forecast(schedule: RecoverySchedule, arrivals: Iterable[NodeArrival]) -> RecoveryForecast:
-    """Plays a schedule until nothing more happens.
+    """Simulates a schedule until nothing more happens.
 
     A node works on one partition after the other; loads stay as they are.  The schedule is used up.
     """
     events: list[tuple[float, int, str, NodeArrival | ForecastInstall]] = [
         (a.after, 1, a.node, a) for a in arrivals
-    ]  # what is back at the moment of an arrival comes first
+    ]  # partitions that are back at the moment of an arrival come first
     heapq.heapify(events)
     points, installs = [(0.0, schedule.value)], []
     start = [r for r in schedule.room().values() if r > 0]
@@ -88,7 +88,7 @@ def forecast(schedule: RecoverySchedule, arrivals: Iterable[NodeArrival]) -> Rec
 def outlook(
     problem: RecoveryProblem, plan: RecoveryPlan, under_way: Mapping[int, str]
 ) -> tuple[tuple[float, float], ...]:
-    """(seconds, value from then on), ascending, if nothing comes or goes; a node works on one partition after another.
+    """Returns (seconds, value from then on), ascending, if nothing comes or goes; a node does one install at a time.
 
     Args:
       under_way: partitions that are being installed, and where.

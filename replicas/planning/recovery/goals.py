@@ -1,4 +1,4 @@
-"""What recovered partitions are worth (rule O2): complete queries, or output fidelity, in which partial trees count."""
+"""Value of recovered partitions (rule O2): complete queries, or output fidelity, in which partial trees count."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from replicas.planning.search import NOWHERE, Failure, PlanningProblem, Replicat
 from replicas.planning.structure import growth, structure_aware
 from replicas.planning.topology import Bools, Floats, Ints, Topology
 
-#: Cells of the largest array that is made at a time.
+#: Maximum number of cells of an array.
 _CELLS: Final = 4_000_000
 
 
 class RecoveryGoal(Protocol):
-    """What a set of running partitions is worth, and how to choose what to add to it.
+    """Value of a set of running partitions, and the choice of additions.
 
     Everywhere: ``alive`` are partitions that run or are being installed, ``able`` those of the others that may be
     chosen, ``cost`` shares of a core, ``work`` seconds; arrays have an element per partition.
@@ -30,23 +30,23 @@ class RecoveryGoal(Protocol):
 
     @property
     def depth(self) -> Ints:
-        """[partitions]; length of the longest way from a source."""
+        """[partitions]; length of the longest path from a source."""
         ...
 
     def values(self, alive: Bools) -> Floats:
-        """[rows] of ``alive``, [rows, partitions]."""
+        """Returns [rows], the value of each row of ``alive``, [rows, partitions]."""
         ...
 
     def choose(self, alive: Bools, able: Bools, cost: Floats, room: float) -> Bools:
-        """Partitions to add that fit into the room of all nodes together and raise the value most (O3)."""
+        """Returns partitions to add that fit into the room of all nodes together and raise the value most (O3)."""
         ...
 
     def extensions(self, alive: Bools, able: Bools) -> list[Bools]:
-        """Different sets of ``able`` partitions that each raise the value (O4)."""
+        """Returns different sets of ``able`` partitions that each raise the value (O4)."""
         ...
 
     def growth(self, alive: Bools, able: Bools, work: Floats) -> Iterator[Bools]:
-        """Disjoint sets of ``able`` partitions that raise the value one after the other, most per second first."""
+        """Yields disjoint sets of ``able`` partitions that raise the value one by one, most per second first."""
         ...
 
 
@@ -69,13 +69,13 @@ _CHOOSE: Final[Mapping[QueryChoice, Callable[[Shortage], Bools]]] = {
 
 @dataclass(frozen=True, eq=False)
 class CompleteQueries:
-    """The priorities of the queries that are whole (the paper's value).
+    """The priorities of the complete queries (the paper's value).
 
     Attributes:
       members: [queries, partitions]; an output partition with all partitions above it each.
       priority: [queries]
       depth: [partitions]
-      algorithm: how to choose.
+      algorithm: of the choice.
     """
 
     members: Bools
@@ -85,7 +85,7 @@ class CompleteQueries:
 
     @classmethod
     def of(cls, topology: Topology, algorithm: QueryChoice = QueryChoice.BEST_DENSITY) -> CompleteQueries:
-        """The queries of a topology.
+        """Returns the queries of a topology.
 
         A sink's weight is divided over its partitions by their rates, so that the value of complete queries is never
         above the output fidelity.
@@ -111,7 +111,7 @@ class CompleteQueries:
         return np.concatenate(parts) if parts else np.empty(0)
 
     def shortage(self, alive: Bools, able: Bools, cost: Floats, room: float) -> Shortage:
-        """What the queries lack that can be made whole with ``able`` partitions."""
+        """Returns the missing partitions of the queries that ``able`` ones can complete."""
         lacking = self.members & ~alive
         feasible = lacking.any(axis=1) & ~(lacking & ~able).any(axis=1) & (self.priority > 0)
         return Shortage(lacking[feasible], self.priority[feasible], cost, self.depth, room)
@@ -137,7 +137,7 @@ class CompleteQueries:
 
 @dataclass(frozen=True, eq=False)
 class OutputFidelity:
-    """PPA's OF: partitions of an incomplete tree count as far as results come out of it.
+    """PPA's OF: partitions of an incomplete tree count as far as they yield results.
 
     Attributes:
       topology: the weights of its sinks are the priorities.
@@ -160,9 +160,9 @@ class OutputFidelity:
         return np.concatenate(parts) if parts else np.empty(0)
 
     def choose(self, alive: Bools, able: Bools, cost: Floats, room: float) -> Bools:
-        found = np.zeros(len(alive), np.bool_)
-        found[list(self.planner(self.problem(alive, able, cost, room)).tasks)] = True
-        return found & able
+        chosen = np.zeros(len(alive), np.bool_)
+        chosen[list(self.planner(self.problem(alive, able, cost, room)).tasks)] = True
+        return chosen & able
 
     def extensions(self, alive: Bools, able: Bools) -> list[Bools]:
         problem = self.problem(alive, able, np.ones(len(alive)), float(able.sum()))
@@ -179,12 +179,12 @@ class OutputFidelity:
 
     def growth(self, alive: Bools, able: Bools, work: Floats) -> Iterator[Bools]:
         for tasks in growth(self.problem(alive, able, work, float(work[able].sum()))):
-            found = np.zeros(len(alive), np.bool_)
-            found[tasks] = True
-            yield found
+            extension = np.zeros(len(alive), np.bool_)
+            extension[tasks] = True
+            yield extension
 
     def problem(self, alive: Bools, able: Bools, cost: Floats, room: float) -> PlanningProblem:
-        """For PPA's planners: only what has failed can fail; what may not be chosen costs more than there is."""
+        """Returns a problem for PPA's planners: only failed tasks can fail; forbidden ones cost more than the room."""
         costs = np.where(able, np.maximum(cost, LITTLE), NOWHERE)
         most = float(costs[able].sum())
         failed = Failure(frozenset(np.flatnonzero(~alive).tolist()))
@@ -192,11 +192,11 @@ class OutputFidelity:
 
 
 def goal_named(name: str, topology: Topology) -> RecoveryGoal:
-    """As ``recovery.value`` of the configuration says."""
+    """Returns the goal named by ``recovery.value`` of the configuration."""
     return CompleteQueries.of(topology) if name == "complete" else OutputFidelity.of(topology)
 
 
 def _different(rows: Bools) -> list[Bools]:
-    """Each set once, in order of first occurrence."""
-    found = {row.tobytes(): row for row in rows}
-    return list(found.values())
+    """Returns each set once, in order of first occurrence."""
+    distinct = {row.tobytes(): row for row in rows}
+    return list(distinct.values())

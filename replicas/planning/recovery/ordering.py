@@ -1,4 +1,4 @@
-"""In which order chosen partitions come back (rule O4): one extension at a time, by value per second of work."""
+"""Orders chosen partitions (rule O4): one extension at a time, by value per second of work."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from replicas.planning.recovery.choosing import LITTLE
 from replicas.planning.recovery.goals import RecoveryGoal
 from replicas.planning.topology import Bools, Floats
 
-#: So many partitions, or else extensions, are put in the best of all orders.
+#: Number of partitions, or extensions, up to which all orders are compared.
 MOST_EXACT: Final = 14
-#: Seconds that an order takes though there is nothing to do: among equals the one with fewer partitions comes first.
+#: Seconds of an order without work: among equals the one with fewer partitions comes first.
 _MOMENT: Final = 1e-3
 
 
 def in_order(goal: RecoveryGoal, alive: Bools, chosen: Bools, work: Floats) -> list[Bools]:
-    """Disjoint sets, together all of ``chosen``, in the order with the largest area under the value.
+    """Returns disjoint sets, together all of ``chosen``, in the order with the largest area under the value.
 
-    Exact up to :data:`MOST_EXACT` partitions; beyond them as :func:`by_extensions`.  What completes nothing comes last.
-    One worker is assumed that does one partition after the other.
+    Exact up to :data:`MOST_EXACT` partitions; beyond them as :func:`by_extensions`.  Sets that complete nothing come
+    last.  One worker is assumed that does one partition after the other.
     """
     if chosen.sum() > MOST_EXACT:
         return by_extensions(goal, alive, chosen, work)
@@ -30,10 +30,10 @@ def in_order(goal: RecoveryGoal, alive: Bools, chosen: Bools, work: Floats) -> l
 
 
 def by_extensions(goal: RecoveryGoal, alive: Bools, chosen: Bools, work: Floats) -> list[Bools]:
-    """The best order of up to :data:`MOST_EXACT` extensions; of more, those come first that are worth most per second.
+    """Returns the best order of up to :data:`MOST_EXACT` extensions; of more, the most valuable per second come first.
 
-    For complete queries the former is the best of all orders.  For fidelity it is not: of the ways to feed a partition
-    an extension has the cheapest.
+    For complete queries the former is the best of all orders.  For fidelity it is not: an extension has the cheapest of
+    the ways to feed a partition.
     """
     work = work + _MOMENT
     sets = goal.extensions(alive, chosen)
@@ -51,14 +51,14 @@ def by_extensions(goal: RecoveryGoal, alive: Bools, chosen: Bools, work: Floats)
 
 
 def area(goal: RecoveryGoal, alive: Bools, ordered: Sequence[Bools], work: Floats) -> float:
-    """Value times seconds of work while these sets come back one after the other."""
+    """Returns value times seconds of work while these sets come back one after the other."""
     running = np.vstack([alive, *(alive | row for row in np.logical_or.accumulate(ordered))])
     spent = np.diff(running @ work)
     return float(goal.values(running)[:-1] @ spent)
 
 
 def _raising(goal: RecoveryGoal, alive: Bools, ordered: Sequence[Bools]) -> list[Bools]:
-    """Partitions in their order, joined to sets that each raise the value; what raises nothing is the last set."""
+    """Joins partitions in their order to sets that each raise the value; those that raise nothing are the last set."""
     if not ordered:
         return []
     running = np.vstack([alive, alive | np.logical_or.accumulate(ordered)])
@@ -69,25 +69,25 @@ def _raising(goal: RecoveryGoal, alive: Bools, ordered: Sequence[Bools]) -> list
 
 
 def _disjoint(ordered: Sequence[Bools], whole: Bools) -> list[Bools]:
-    """What each adds to those before it; the rest of the whole at the end."""
-    left, found = whole.copy(), []
-    for one in [*ordered, whole]:
-        if (new := one & left).any():
-            found.append(new)
+    """Returns the addition of each to those before it; the rest of the whole at the end."""
+    left, additions = whole.copy(), []
+    for set_ in [*ordered, whole]:
+        if (new := set_ & left).any():
+            additions.append(new)
             left &= ~new
-    return found
+    return additions
 
 
 def best_order(goal: RecoveryGoal, alive: Bools, sets: Sequence[Bools], work: Floats) -> list[Bools]:
-    """The order with the largest area under the value: a program over subsets, O(n 2^n).
+    """Returns the order with the largest area under the value: a program over subsets, O(n 2^n).
 
     Args:
       sets: at most some fifteen; they may overlap, and a partition that two of them share is worked on once.
     """
     many = len(sets)
     unions = np.zeros((1, len(alive)), np.bool_)
-    for one in sets:
-        unions = np.vstack([unions, unions | one])
+    for set_ in sets:
+        unions = np.vstack([unions, unions | set_])
     value, spent = goal.values(unions | alive), unions @ work
     members = np.arange(1 << many)
     size = np.bitwise_count(members) if many else np.zeros(1, np.int64)
@@ -98,9 +98,9 @@ def best_order(goal: RecoveryGoal, alive: Bools, sets: Sequence[Bools], work: Fl
         for bit in range(many):
             mine = rows[rows >> bit & 1 == 1]
             before = mine & ~(1 << bit)
-            found = area[before] + value[before] * (spent[mine] - spent[before])
-            better = found >= area[mine]  # of equals the later one comes last
-            area[mine[better]], last[mine[better]] = found[better], bit
+            candidate = area[before] + value[before] * (spent[mine] - spent[before])
+            better = candidate >= area[mine]  # of equals the later one comes last
+            area[mine[better]], last[mine[better]] = candidate[better], bit
     order = []
     row = (1 << many) - 1
     while row:

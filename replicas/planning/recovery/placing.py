@@ -1,4 +1,4 @@
-"""Where partitions come back, and the plan of a recovery (rules O3-O5): a list of installs in order, and who waits."""
+"""Places partitions: the plan of a recovery (rules O3-O5) is a list of installs in order, and partitions that wait."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from replicas.planning.topology import Bools, Floats
 
 
 class PlannedInstall(NamedTuple):
-    """A partition that is to run on a node.
+    """A partition to be installed on a node.
 
     Attributes:
-      fetch: the node that has its newest checkpoint, where that is another one; None where there is none.
+      fetch: another node that has its newest checkpoint; None: there is none, or it is this node.
     """
 
     partition: int
@@ -28,7 +28,7 @@ class PlannedInstall(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RecoveryProblem:
-    """What is to be planned.
+    """Input of the plan.
 
     Attributes:
       alive: [partitions]; those that run somewhere or are being installed.
@@ -36,9 +36,9 @@ class RecoveryProblem:
       work: [partitions]; seconds until it has caught up.
       room: by node, shares of a core.
       holders: by partition, the nodes that answer and have its newest checkpoint.
-      where: by partition, the nodes that may run it; all may run what is not in it.
-      reads: [partition, partition]; which ones each reads; None: that does not matter.
-      partial_after: seconds after which a partition gives results though not all that it reads runs.
+      where: by partition, the nodes that may run it; partitions not in it may run on all.
+      reads: [partition, partition]; the inputs of each; None: they do not matter.
+      partial_after: seconds after which a partition gives results although not all of its inputs run.
     """
 
     goal: RecoveryGoal
@@ -54,16 +54,19 @@ class RecoveryProblem:
 
 @dataclass(frozen=True)
 class RecoveryPlan:
-    """Attributes: installs in order; by partition, why it waits."""
+    """A plan.
+
+    Attributes: installs in order; by partition, why it waits.
+    """
 
     installs: tuple[PlannedInstall, ...]
     waits: Mapping[int, str]
 
 
 def plan_recovery(problem: RecoveryProblem) -> RecoveryPlan:
-    """Chooses, orders and places; what does not fit is left out and chosen anew.
+    """Chooses, orders and places partitions; those that do not fit are left out, and the choice is repeated.
 
-    Where no set that completes anything is left, the room goes to the beginning of the next one.
+    If no set that completes anything is left, the room goes to the beginning of the next one.
     """
     placing = _Placing(problem)
     able = ~problem.alive
@@ -74,32 +77,32 @@ def plan_recovery(problem: RecoveryProblem) -> RecoveryPlan:
 
 
 def _fed_first(installs: Sequence[PlannedInstall], problem: RecoveryProblem) -> tuple[PlannedInstall, ...]:
-    """With what a partition reads before it on its node, where that takes less than it would wait for it."""
+    """Puts a partition's inputs before it on its node, if they take less time than it would wait for them."""
     if problem.reads is None:
         return tuple(installs)
     left = dict.fromkeys(installs)
-    found: list[PlannedInstall] = []
+    ordered: list[PlannedInstall] = []
     for install in installs:
         if install not in left:
             continue
         above = _above(problem.reads, install.partition)
-        first = [one for one in left if one.node == install.node and above[one.partition]]
-        if sum(problem.work[one.partition] for one in first) > problem.partial_after:
+        first = [earlier for earlier in left if earlier.node == install.node and above[earlier.partition]]
+        if sum(problem.work[earlier.partition] for earlier in first) > problem.partial_after:
             first = []
-        for one in [*sorted(first, key=lambda i: (problem.goal.depth[i.partition], i.partition)), install]:
-            found.append(one)
-            del left[one]
-    return tuple(found)
+        for earlier in [*sorted(first, key=lambda i: (problem.goal.depth[i.partition], i.partition)), install]:
+            ordered.append(earlier)
+            del left[earlier]
+    return tuple(ordered)
 
 
 def _above(reads: Bools, partition: int) -> Bools:
-    """[partitions]; those that one reads, directly or through others."""
-    found: Bools = reads[partition]
+    """Returns [partitions]; direct and indirect inputs of a partition."""
+    inputs: Bools = reads[partition]
     while True:
-        more = np.asarray(found | reads[found].any(axis=0))
-        if np.array_equal(more, found):
-            return found
-        found = more
+        more = np.asarray(inputs | reads[inputs].any(axis=0))
+        if np.array_equal(more, inputs):
+            return inputs
+        inputs = more
 
 
 class _Placing:
@@ -112,7 +115,7 @@ class _Placing:
         self.installs: list[PlannedInstall] = []
 
     def choose_and_place(self, able: Bools) -> bool:
-        """Places what is chosen among ``able``; takes out of it what has no place.  False: all is done."""
+        """Places the chosen ones of ``able``; removes those without a place from it.  Returns False when done."""
         goal, cost = self._problem.goal, self._problem.cost
         able &= ~self._alive & (cost <= self._most_room() + LITTLE)
         room = sum(max(0.0, r) for n, r in self._room.items() if self._is_of_use(n, able))
@@ -126,7 +129,7 @@ class _Placing:
         return False
 
     def begin_next(self) -> None:
-        """Starts what still fits of the next extension; after one of which a part has no place, nothing more."""
+        """Starts the partitions of the next extension that fit; nothing more after one that does not fit wholly."""
         rest = ~self._alive
         for extension in in_order(self._problem.goal, self._alive, rest, self._problem.work) if rest.any() else ():
             fitted = [self._place(partition) for partition in self._upstream_first(extension)]
@@ -134,24 +137,24 @@ class _Placing:
                 return
 
     def waits(self) -> dict[int, str]:
-        """Why, of those that have no place."""
+        """Returns the reasons of partitions without a place."""
         most_of_all = max(self._room, key=lambda n: (self._room[n], n), default=None)
-        found = {}
+        reasons = {}
         for partition in np.flatnonzero(~self._alive).tolist():
             needs = f"needs {self._problem.cost[partition]:.2f} of a core"
             most = most_of_all
             if partition in self._problem.where:
                 most = max(self._able_nodes(partition), key=lambda n: (self._room[n], n), default=None)
             if most is None:
-                found[partition] = f"{needs}; there is no node" + (" that may run it" if self._room else "")
+                reasons[partition] = f"{needs}; there is no node" + (" that may run it" if self._room else "")
             elif self._problem.cost[partition] > self._room[most] + LITTLE:
-                found[partition] = f"{needs}; the most room is {max(0.0, self._room[most]):.2f}, on {most}"
+                reasons[partition] = f"{needs}; the most room is {max(0.0, self._room[most]):.2f}, on {most}"
             else:
-                found[partition] = f"{needs}; it completes nothing until others have room as well"
-        return found
+                reasons[partition] = f"{needs}; it completes nothing until others have room as well"
+        return reasons
 
     def _place_all(self, extension: Bools) -> int | None:
-        """All of it or nothing; returns a partition that has no place."""
+        """Places all of it or nothing; returns a partition without a place."""
         before = dict(self._room), self._alive.copy(), len(self.installs)
         # The largest first: that leaves room on one node rather than a little on each.
         for partition in sorted(np.flatnonzero(extension).tolist(), key=lambda p: (-self._problem.cost[p], p)):
@@ -164,7 +167,7 @@ class _Placing:
         return None
 
     def _place(self, partition: int) -> bool:
-        """On the node with most room among those with the newest checkpoint, else on that with most room (O5)."""
+        """Places it on the node with most room among those with the newest checkpoint, else with most room (O5)."""
         cost = float(self._problem.cost[partition])
         holders = self._problem.holders.get(partition, ())
         fits = [n for n in self._able_nodes(partition) if self._room[n] >= cost - LITTLE]
@@ -183,11 +186,11 @@ class _Placing:
         return [n for n in self._room if where is None or n in where]
 
     def _most_room(self) -> Floats:
-        """[partitions]; on one of the nodes that may run each."""
-        found = np.full(len(self._alive), max(self._room.values(), default=-1.0))
+        """Returns [partitions]; the most room of the nodes that may run each."""
+        rooms = np.full(len(self._alive), max(self._room.values(), default=-1.0))
         for partition in self._problem.where:
-            found[partition] = max((self._room[n] for n in self._able_nodes(partition)), default=-1.0)
-        return found
+            rooms[partition] = max((self._room[n] for n in self._able_nodes(partition)), default=-1.0)
+        return rooms
 
     def _is_of_use(self, node: str, able: Bools) -> bool:
         """May a node run any of these partitions?"""

@@ -1,4 +1,4 @@
-"""Which partitions to recover, exactly, with the room of each node: a mixed-integer program (rule O3)."""
+"""Chooses partitions to recover exactly, with the room of each node: a mixed-integer program (rule O3)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from replicas.planning.topology import Bools
 
 @dataclass(frozen=True, eq=False)
 class ProvedChoice:
-    """Attributes: the partitions chosen, and what no choice is worth more than."""
+    """A choice with a proof.
+
+    Attributes: the chosen partitions, and an upper bound of all choices.
+    """
 
     partitions: Bools
     bound: float
@@ -26,8 +29,8 @@ def best_choice(short: Shortage, rooms: Sequence[float], seconds: float = 10.0) 
     x_pn: partition p runs on node n.  y_i: query i is whole; it needs no integrality, because the x have it.
 
     Args:
-      rooms: of each node; ``short.room`` is not looked at.
-      seconds: time limit; what is found by then is given, with its bound.
+      rooms: of each node; ``short.room`` is ignored.
+      seconds: time limit; the best choice so far is returned, with its bound.
 
     Raises:
       ConfigError: SciPy is not installed.
@@ -65,6 +68,6 @@ def best_choice(short: Shortage, rooms: Sequence[float], seconds: float = 10.0) 
     bound = -float(dual) if dual is not None and np.isfinite(dual) else float(short.priority.sum())
     if result.x is None:
         return ProvedChoice(nothing, bound)
-    found = nothing.copy()
-    found[used] = result.x[queries:].reshape(parts, nodes).sum(axis=1) > 0.5
-    return ProvedChoice(found, max(bound, short.value(found)))
+    chosen = nothing.copy()
+    chosen[used] = result.x[queries:].reshape(parts, nodes).sum(axis=1) > 0.5
+    return ProvedChoice(chosen, max(bound, short.value(chosen)))

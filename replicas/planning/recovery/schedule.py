@@ -1,4 +1,4 @@
-"""Recovery while things change (rule O6): news comes in, installs to order come out."""
+"""Recovery while things change (rule O6): news comes in, orders to install come out."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from replicas.planning.recovery.goals import RecoveryGoal
 from replicas.planning.recovery.placing import PlannedInstall, RecoveryPlan, RecoveryProblem, plan_recovery
 from replicas.planning.topology import Bools, Floats
 
-#: A load that has moved by this part of what was planned with makes a new plan.
+#: Relative change of a load that leads to a new plan.
 MOVED: Final = 0.2
 #: Loads below are noise, shares of a core.
 NOISE: Final = 0.01
 
 
 class RecoverySchedule:
-    """What to install next, where, and what waits for what.
+    """Decides what to install next, where, and in which order.
 
-    A plan is made again whenever something has changed that it depends on.  What runs or is being installed is never
-    taken back, nor ordered again while its node is there; what is not ordered yet follows the newest plan.  A partition
-    that comes back as ordered changes nothing: the plan counted on it.
+    A plan is made again whenever its input has changed.  Running partitions and installs are never revoked, nor ordered
+    again while their node is there; partitions not ordered yet follow the newest plan.  A partition that comes back as
+    ordered changes nothing: the plan counted on it.
 
     Partitions are numbers, as in the goal.
 
@@ -30,9 +30,9 @@ class RecoverySchedule:
       loads: of each partition, shares of a core, as last measured.
       work: of each, seconds that it takes to load its checkpoint and to catch up.
       cap: the share of a node's capacity that may be filled.
-      always: what runs on none of the nodes and cannot be lost.
-      reads: [partition, partition]; which ones each reads; None: that does not matter.
-      partial_after: seconds after which a partition gives results though not all that it reads runs (αX).
+      always: partitions that run on none of the nodes and cannot be lost.
+      reads: [partition, partition]; the inputs of each; None: they do not matter.
+      partial_after: seconds after which a partition gives results although not all of its inputs run (αX).
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class RecoverySchedule:
         self._shadows: dict[str, set[int]] = {}
         self._checkpoints: dict[int, dict[str, int]] = {}
         self._where: dict[int, frozenset[str]] = {}
-        #: What has been ordered and is not back, with its node.
+        #: Partitions that have been ordered and are not back, with their nodes.
         self.ordered: dict[int, str] = {}
         self._plan = RecoveryPlan((), {})
         self._planned_with = self._load.copy()
@@ -74,13 +74,13 @@ class RecoverySchedule:
         shadows: Iterable[int] = (),
         restores: Iterable[int] = (),
     ) -> None:
-        """A node answers for the first time, or again after it was started anew; it may be filled from now on.
+        """Adds a node that answers for the first time, or again after a restart; it may be filled from now on.
 
         Args:
           capacity: cores.
-          runs: what it runs.
-          shadows: what it runs without results of its own; that takes room, and is worth nothing.
-          restores: what it installs, by an order of somebody before us.
+          runs: partitions that it runs.
+          shadows: partitions that it runs without results; they take room, and have no value.
+          restores: partitions that it installs, by an order of an earlier coordinator.
         """
         self._forget(node)
         self._capacity[node] = capacity
@@ -89,12 +89,12 @@ class RecoverySchedule:
         self._stale = True
 
     def went(self, node: str) -> None:
-        """A node answers no more: what it ran or was to run must run elsewhere."""
+        """Removes a node that no longer answers: its partitions must run elsewhere."""
         self._forget(node)
         self._stale = True
 
     def back(self, partition: int, node: str) -> None:
-        """A node that is there runs a partition."""
+        """Notes that a node runs a partition."""
         self._running[node].add(partition)
         if self.ordered.get(partition) == node:
             del self.ordered[partition]
@@ -102,25 +102,25 @@ class RecoverySchedule:
             self._stale = True
 
     def measured(self, loads: Mapping[int, float]) -> None:
-        """Loads of some partitions; of the others the last ones stay, also of those that are silent."""
+        """Sets loads of some partitions; others keep their last ones, silent ones included."""
         for partition, load in loads.items():
             self._load[partition] = load
         known = np.maximum(self._planned_with, NOISE)
         self._stale |= bool((np.abs(self._load - self._planned_with) > MOVED * known).any())
 
     def revalue(self, goal: RecoveryGoal) -> None:
-        """The same partitions are worth something else."""
+        """Sets another goal for the same partitions."""
         self.goal = goal
         self._stale = True
 
     def holds(self, partition: int, node: str, position: int) -> None:
-        """A node has a checkpoint; the greater the position, the newer.  It keeps it while it is away."""
+        """Notes that a node has a checkpoint; the greater the position, the newer.  It keeps it while it is away."""
         held = self._checkpoints.setdefault(partition, {})
         self._stale |= held.get(node) != position
         held[node] = position
 
     def may_run(self, where: Mapping[int, Collection[str]]) -> None:
-        """By partition that does not run, the nodes that may run it.  All may run what was never in it."""
+        """Sets, by partition that does not run, the nodes that may run it.  Partitions never in it may run on all."""
         for partition, nodes in where.items():
             self._stale |= self._where.get(partition) != frozenset(nodes)
             self._where[partition] = frozenset(nodes)
@@ -128,18 +128,18 @@ class RecoverySchedule:
     # --- what follows from it ---
 
     def step(self) -> list[PlannedInstall]:
-        """Plans anew if need be; returns installs to order now, each once."""
+        """Plans again if necessary; returns installs to order now, each once."""
         if self._stale:
             self.adopt(plan_recovery(self.problem()))
         return self.dispatch()
 
     @property
     def stale(self) -> bool:
-        """Has something changed that the plan depends on?"""
+        """Has an input of the plan changed?"""
         return self._stale
 
     def problem(self) -> RecoveryProblem:
-        """What is to be planned now; nothing is ordered until there is a plan for it."""
+        """Returns the input of a new plan; nothing is ordered until it is adopted."""
         self._stale = False
         self._planned_with = self._load.copy()
         self._plan = RecoveryPlan((), self._plan.waits)
@@ -160,49 +160,49 @@ class RecoverySchedule:
         )
 
     def adopt(self, plan: RecoveryPlan) -> None:
-        """The plan for the last problem."""
+        """Takes the plan for the last problem."""
         self._plan = plan
 
     def dispatch(self) -> list[PlannedInstall]:
-        """Installs to order now by the plan, each once; none if it is out of date.
+        """Returns installs to order now by the plan, each once; none if it is out of date.
 
-        A node restores one after the other.  What reads a partition that does not run can only wait: behind it the node
-        goes on.
+        A node restores one after the other.  A partition whose inputs do not run can only wait: the node
+        continues with the next.
         """
         if self._stale:
             return []
-        found, later = [], []
+        due, later = [], []
         running = self.running
         busy = {node for partition, node in self.ordered.items() if not (self._reads[partition] & ~running).any()}
         for install in self._plan.installs:
             if install.node not in busy:
                 busy.add(install.node)
                 self.ordered[install.partition] = install.node
-                found.append(install)
+                due.append(install)
             else:
                 later.append(install)
         self._plan = RecoveryPlan(tuple(later), self._plan.waits)
-        return found
+        return due
 
     @property
     def nodes(self) -> Collection[str]:
-        """That are there."""
+        """Nodes that are present."""
         return self._capacity.keys()
 
     def runs_on(self, node: str) -> tuple[frozenset[int], frozenset[int]] | None:
-        """What a node runs, and what of that without results of its own; None: it is not there."""
+        """Returns a node's partitions, and those of them without results; None: it is not present."""
         if node not in self._capacity:
             return None
         return frozenset(self._running[node]), frozenset(self._shadows[node])
 
     @property
     def planned(self) -> tuple[PlannedInstall, ...]:
-        """What has a place, and is ordered when its node has finished what comes before."""
+        """Installs with a place, which are ordered when their node has finished the earlier ones."""
         return self._plan.installs
 
     @property
     def waits(self) -> Mapping[int, str]:
-        """By partition that has no place, the reason."""
+        """Reasons, by partition without a place."""
         return self._plan.waits
 
     @property
@@ -212,17 +212,17 @@ class RecoverySchedule:
 
     @property
     def value(self) -> float:
-        """Of what runs."""
+        """Value of the running partitions."""
         return float(self.goal.values(self.running[None, :])[0])
 
     def room(self) -> dict[str, float]:
-        """By node, shares of a core that may still be filled; what is being installed there counts."""
-        found = {}
+        """By node, shares of a core that may still be filled; installs under way count."""
+        rooms = {}
         for node, capacity in self._capacity.items():
             coming = {p for p, where in self.ordered.items() if where == node}
             here = self._running[node] | self._shadows[node] | coming
-            found[node] = self._cap * capacity - float(self._load[sorted(here)].sum())
-        return found
+            rooms[node] = self._cap * capacity - float(self._load[sorted(here)].sum())
+        return rooms
 
     @property
     def work(self) -> Floats:
@@ -240,11 +240,11 @@ class RecoverySchedule:
         self.ordered = {partition: where for partition, where in self.ordered.items() if where != node}
 
     def _newest(self, partition: int) -> frozenset[str]:
-        """Nodes that answer and have the newest checkpoint of those that can be had."""
+        """Returns nodes that answer and have the newest available checkpoint."""
         held = {n: at for n, at in self._checkpoints.get(partition, {}).items() if n in self._capacity}
         return frozenset(n for n, at in held.items() if at == max(held.values()))
 
     def _mask(self, partitions: Iterable[int]) -> Bools:
-        found = np.zeros(len(self._load), np.bool_)
-        found[list(partitions)] = True
-        return found
+        mask = np.zeros(len(self._load), np.bool_)
+        mask[list(partitions)] = True
+        return mask
