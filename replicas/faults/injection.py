@@ -1,4 +1,4 @@
-"""Faults that a process makes happen itself: cuts and delays of its links, a hanging disk.  For experiments only."""
+"""Faults that a process causes itself: cuts and delays of its links, a hanging disk.  For experiments only."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from spe.runtime.env import Env
 
 
 class FaultInjector:
-    """An environment that can be made to fail, and the handle to do so.
+    """Wraps an environment so that it can fail, and controls the faults.
 
     Args:
-      env: what works.
+      env: the working environment.
       addresses: of every process that listens, by name; a fault names peers, a connect knows addresses only.
 
     Attributes:
-      env: the same, with faults where conditions say so.
+      env: the environment with faults.
     """
 
     def __init__(self, env: Env, addresses: Mapping[str, str]) -> None:
@@ -31,7 +31,7 @@ class FaultInjector:
         self.env = replace(env, network=self._network, storage=self._storage)
 
     def apply(self, conditions: Conditions) -> None:
-        """From now on exactly these conditions hold.  Nothing passes a cut that held before and still does."""
+        """Sets exactly these conditions.  A cut that is in both old and new ones holds without a gap."""
         self._network.heal()
         for peer, way in conditions.cuts:
             for name in self._names(peer):
@@ -43,7 +43,7 @@ class FaultInjector:
         self._trace.event("conditions", **conditions.to_data())
 
     async def __call__(self, fault: Mapping[str, Any]) -> str:
-        """An Inject message; returns "" or why not (replicas.producer.server.Injector)."""
+        """Handles an Inject message; returns "" or why not (replicas.producer.server.Injector)."""
         try:
             self.apply(Conditions.from_data(fault))
         except ValueError as error:

@@ -1,7 +1,7 @@
-"""Who makes the links of a local cluster fail: the processes themselves, or proxies between them.
+"""Makes the links of a local cluster fail, inside the processes or by proxies between them.
 
-``inside`` needs nothing and is the default; a ``proxy`` leaves the processes untouched, so what they run is production
-code to the last byte.  Both play the same faults; what one cannot do it refuses by name.
+``inside`` needs nothing and is the default; a ``proxy`` leaves the processes untouched, so that they run production
+code only.  Both support the same faults; those that one cannot cause it refuses by name.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from spe.plan.plan import Plan
 
 
 class LinkMode(enum.StrEnum):
-    """Where the faults of links are made."""
+    """The place where link faults are made."""
 
     INSIDE = "inside"
     PROXY = "proxy"
 
 
 class LinkFaultMaker(Protocol):
-    """Makes what a FaultState says about links true.
+    """Applies the link faults of a FaultState.
 
     Attributes:
-      via: process -> peer -> the address that it has to dial; where it says nothing, the peer's own.
+      via: process -> peer -> the address that it has to dial; by default the peer's own.
       inside: the processes have to make these faults themselves.
       mode: which of the two this is.
     """
@@ -42,49 +42,49 @@ class LinkFaultMaker(Protocol):
     mode: LinkMode
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Until cancelled."""
+        """Runs until cancelled."""
         ...
 
     async def apply(self, state: FaultState) -> str:
-        """From now on exactly these faults hold; "" or what cannot be done."""
+        """Sets exactly these faults; returns "" or an error."""
         ...
 
     def reset(self, pairs: Sequence[tuple[str, str]]) -> str:
-        """The connections of these pairs break; "" or why not."""
+        """Breaks the connections of these pairs; returns "" or why not."""
         ...
 
     def half_open(self, pairs: Sequence[tuple[str, str]]) -> str:
-        """One connection of each of these pairs is forgotten on its way; "" or why not."""
+        """Drops one connection of each of these pairs silently; returns "" or why not."""
         ...
 
 
 def open_links(
     mode: LinkMode, plan: Plan, directory: Directory, addresses: Mapping[str, str], random: Random
 ) -> LinkFaultMaker:
-    """The links of a cluster whose processes listen at ``addresses``."""
+    """Returns the links of a cluster whose processes listen at ``addresses``."""
     return InsideLinks() if mode is LinkMode.INSIDE else ProxyLinks(plan, directory, addresses, random)
 
 
 def dials(plan: Plan, directory: Directory) -> dict[str, list[str]]:
-    """Process -> processes that it opens connections to."""
-    found: dict[str, set[str]] = {name: set() for name in processes_of(directory)}
-    for of in directory.placement:
-        for node in directory.hosts(of):
-            for channel in plan.unit[of.unit].channels_in(of.partition):
-                found[node] |= set(directory.producer_addresses(plan, channel))
-            found[node] |= {str(n) for n in directory.hosts(of)}
+    """Returns process -> processes to which it opens connections."""
+    peers_of: dict[str, set[str]] = {name: set() for name in processes_of(directory)}
+    for partition in directory.placement:
+        for node in directory.hosts(partition):
+            for channel in plan.unit[partition.unit].channels_in(partition.partition):
+                peers_of[node] |= set(directory.producer_addresses(plan, channel))
+            peers_of[node] |= {str(n) for n in directory.hosts(partition)}
     for client in directory.clients.values():
         for stream in client.reads:
-            for of in directory.placement:
-                if stream in plan.unit[of.unit].outputs:
-                    found[f"client:{client.name}"] |= {str(n) for n in directory.hosts(of)}
+            for partition in directory.placement:
+                if stream in plan.unit[partition.unit].outputs:
+                    peers_of[f"client:{client.name}"] |= {str(n) for n in directory.hosts(partition)}
     if directory.coordinated:
-        found[COORDINATOR] |= {name for name in found if not name.startswith("client:")}
-    return {name: sorted(peers - {name}) for name, peers in found.items()}
+        peers_of[COORDINATOR] |= {name for name in peers_of if not name.startswith("client:")}
+    return {name: sorted(peers - {name}) for name, peers in peers_of.items()}
 
 
 class InsideLinks:
-    """Each process cuts and delays what it sends and receives itself (replicas.faults.network)."""
+    """Lets each process cut and delay its own traffic (replicas.faults.network)."""
 
     inside = True
     mode = LinkMode.INSIDE
@@ -106,7 +106,7 @@ class InsideLinks:
 
 
 class ProxyLinks:
-    """Every link goes through a listener of a proxy in the supervising process."""
+    """Routes every link through a listener of a proxy in the supervising process."""
 
     inside = False
     mode = LinkMode.PROXY
@@ -141,5 +141,5 @@ class ProxyLinks:
         return ""
 
     def half_open(self, pairs: Sequence[tuple[str, str]]) -> str:
-        found = [self._proxy.half_open(a, b) for a, b in sorted({(min(pair), max(pair)) for pair in pairs})]
-        return "" if any(found) else "there is no connection"
+        dropped = [self._proxy.half_open(a, b) for a, b in sorted({(min(pair), max(pair)) for pair in pairs})]
+        return "" if any(dropped) else "there is no connection"

@@ -1,4 +1,4 @@
-"""Faults as data: what happens to which process or link, when, and for how long.  See docs/how-to/faults.md.
+"""Faults as data: kind, process or link, time, and duration.  See docs/how-to/faults.md.
 
     - {at: 5s, kind: kill, target: n1, for: 3s}
     - {at: 10s, kind: cut, from: source:a, to: all, for: 5s}
@@ -26,18 +26,18 @@ from spe.problems import Path, Problems, did_you_mean, one_of
 from spe.stream.names import NodeState
 from spe.values import Length, Model, Names, PositiveDuration
 
-#: In place of a name: every other process of the cluster.  (YAML and shells have other plans for an asterisk.)
+#: In the place of a name: every other process of the cluster.  (In YAML and shells an asterisk has other meanings.)
 ALL: Final = "all"
 
 
 #: ``reads:CLIENT``: the node that a client reads (the first of its channels) at the moment of the fault.
 READS: Final = "reads:"
-#: ``state:STABILIZATION``: a node one of whose replicas is in that state; the fault waits a while for one to be.
+#: ``state:STABILIZATION``: a node with a replica in that state; the fault waits a while for one.
 STATE: Final = "state:"
 
 
 class FaultKind(DescribedName):
-    """What can happen."""
+    """Kinds of faults, with an explanation each."""
 
     KILL = "kill", "SIGKILL: connections break. With `for`, the process is started again, same address and storage"
     POWER = "power", "no power: connections are not closed, and what was not synced may be lost"
@@ -69,15 +69,15 @@ class Fault:
 
     Attributes:
       at_us: when it begins, microseconds after the sources begin.
-      first: processes it happens to; one end of the links of a cut or delay.  () for heal: everything.
-      second: the other end of the links; ``all`` stands for every other process.  () where no link is meant.
-      one_way: only what ``first`` sends to ``second`` is held or delayed.
-      by_us: how much later what is sent arrives (delay); how long a client takes (lag), or a sync (slow-disk); how far
+      first: the processes affected; one end of the links of a cut or delay.  () for heal: everything.
+      second: the other end of the links; ``all`` stands for every other process.  () for faults of processes.
+      one_way: only traffic from ``first`` to ``second`` is held or delayed.
+      by_us: by how much traffic is late (delay); how long a client takes (lag), or a sync (slow-disk); how far
         a clock is off (skew).
-      jitter_us: what is sent arrives up to this much later still (delay).
+      jitter_us: additional random lateness of traffic, at most (delay).
       amount: bytes per second (slow), share of sends (loss), times slower (busy).
       for_us: it ends after this; None: when healed, or never.
-      change: what is other in the plan that a process is started again with (replan).
+      change: the changed part of the plan with which a process is started again (replan).
     """
 
     kind: FaultKind
@@ -93,11 +93,11 @@ class Fault:
 
     @property
     def severity(self) -> float:
-        """How bad it is, in the unit of its kind, as the history of a run has it."""
+        """Severity, in the unit of its kind, as the history of a run has it."""
         return self.amount or float(self.by_us + self.jitter_us)
 
     def __str__(self) -> str:
-        """As ``spe inject`` takes it: ``cut source:a n1 for 5s``."""
+        """Formats it as ``spe inject`` takes it: ``cut source:a n1 for 5s``."""
         text = str(self.kind)
         if self.first:
             text += f" {','.join(self.first)}"
@@ -112,7 +112,7 @@ class Fault:
         return text if self.for_us is None else f"{text} for {show_duration(self.for_us)}"
 
     def to_data(self) -> dict[str, Any]:
-        """As in a fault file."""
+        """Returns it as in a fault file."""
         data: dict[str, Any] = {"at": show_duration(self.at_us), "kind": str(self.kind)}
         if self.second:
             data |= {"from": list(self.first), "to": list(self.second)}
@@ -134,7 +134,7 @@ class Fault:
 
 
 _LINK: Final = ("target", "from", "to", "one_way")
-#: What goes with each kind, besides ``at`` and ``kind``.
+#: Fields of each kind, besides ``at`` and ``kind``.
 FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "kill": ("target", "for"),
     "power": ("target", "for"),
@@ -159,19 +159,19 @@ FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "half-open": ("target", "from", "to"),
     "heal": ("target", "from", "to"),
 }
-#: The field that holds a kind's amount, and what it must be.
+#: The field with a kind's amount.
 _AMOUNTS: Final[Mapping[str, str]] = {"slow": "bytes_per_second", "loss": "share", "busy": "times"}
-#: What happens to links rather than to processes, or to both.
+#: Kinds of faults of links, some of them of processes, too.
 LINKS: Final = ("cut", "delay", "slow", "loss", "refuse", "reset", "half-open", "heal")
-#: What only some processes can suffer.
+#: Kinds that affect only some processes.
 _ONLY: Final[Mapping[str, tuple[str, str]]] = {
     "stall": ("source:", "only a source can stall, and {} is none; freeze it?"),
     "lag": ("client:", "only a client can lag, and {} is none; busy?"),
 }
-#: What happens to disks that may lose what they hold.  A source's log is the one copy of its input, and a coordinator's
-#: epoch is what keeps two of them apart: their disks keep what they have synced, whatever happens.
+#: Faults of disks that lose data.  A source's log is the one copy of its input, and a coordinator's
+#: epoch is what keeps two of them apart: their disks keep synced data, whatever happens.
 _LOSING: Final = ("lie", "wipe")
-#: What real processes can be made to suffer, by who makes links fail (``spe run --links``); the rest is for simulation.
+#: Faults that real processes support, by who makes links fail (``spe run --links``); the rest is for simulation.
 _REAL: Final = frozenset({"kill", "restart", "freeze", "stall", "cut", "delay", "heal"})
 REAL: Final[Mapping[str, frozenset[str]]] = {
     "inside": _REAL,
@@ -186,7 +186,7 @@ Kind = Literal[
 
 
 class FaultModel(Model):
-    """A fault as it is written."""
+    """A fault as it is written in a file."""
 
     at: Length | None = None
     kind: Kind
@@ -204,16 +204,16 @@ class FaultModel(Model):
 
     @model_validator(mode="after")
     def _fits(self) -> FaultModel:
-        given = {f.alias or n for n, f in FaultModel.model_fields.items() if getattr(self, n) is not None}
-        stray = sorted(given - {"at", "kind", *FIELDS[self.kind]})
+        present = {f.alias or n for n, f in FaultModel.model_fields.items() if getattr(self, n) is not None}
+        stray = sorted(present - {"at", "kind", *FIELDS[self.kind]})
         if stray:
             raise ValueError(f"{stray[0]!r} does not go with {self.kind}; expected {one_of(FIELDS[self.kind])}")
-        if (needed := _AMOUNTS.get(self.kind)) is not None and needed not in given:
+        if (needed := _AMOUNTS.get(self.kind)) is not None and needed not in present:
             raise ValueError(f"{self.kind} needs {needed}")
-        if self.target is not None and given & {"from", "to"}:
+        if self.target is not None and present & {"from", "to"}:
             raise ValueError("expected target, or from and to, not both")
-        if ("from" in given) != ("to" in given):
-            raise ValueError(f"expected from and to, got {'from' if 'from' in given else 'to'} alone")
+        if ("from" in present) != ("to" in present):
+            raise ValueError(f"expected from and to, got {'from' if 'from' in present else 'to'} alone")
         if self.target is None and self.from_ is None and self.kind != "heal":
             raise ValueError(f"{self.kind} needs {'target, or from and to' if self.kind in LINKS else 'a target'}")
         if self.kind in ("delay", "lag", "skew", "slow-disk") and self.by is None:
@@ -243,7 +243,7 @@ class FaultModel(Model):
 
 
 def processes_of(directory: Directory) -> list[str]:
-    """Everything that a fault can happen to: node ids, ``source:NAME``, ``client:NAME``, ``coordinator``."""
+    """Returns all possible targets: node ids, ``source:NAME``, ``client:NAME``, ``coordinator``."""
     named = [
         *directory.nodes,
         *(f"source:{s}" for s in directory.sources),
@@ -253,7 +253,7 @@ def processes_of(directory: Directory) -> list[str]:
 
 
 def load_faults(path: FilePath, directory: Directory) -> list[Fault]:
-    """The faults of a file, in order of time.
+    """Reads the faults of a file, in order of time.
 
     Raises:
       ConfigError: with every mistake and its line.
@@ -268,7 +268,7 @@ def load_faults(path: FilePath, directory: Directory) -> list[Fault]:
 
 
 def load_faults_text(text: str, name: str, directory: Directory) -> list[Fault]:
-    """As :func:`load_faults`, for a text; ``name`` stands in messages for the file."""
+    """Works as :func:`load_faults`, for a text; ``name`` stands in messages for the file."""
     problems = Problems()
     document = parse(text, name, problems)
     faults: list[Fault] = []
@@ -287,7 +287,7 @@ def load_faults_text(text: str, name: str, directory: Directory) -> list[Fault]:
 
 
 def configured_faults(document: Document, directory: Directory) -> list[Fault]:
-    """The ``faults`` section of a configuration that :func:`spe.config.load_document` has accepted.
+    """Reads the ``faults`` section of a configuration that :func:`spe.config.load_document` has accepted.
 
     Raises:
       ConfigError: as :func:`load_faults`.
@@ -301,7 +301,7 @@ def configured_faults(document: Document, directory: Directory) -> list[Fault]:
 
 
 def one_fault(data: Mapping[str, Any], directory: Directory) -> Fault:
-    """A fault that happens now.  Raises ConfigError."""
+    """Reads a fault that happens now.  Raises ConfigError."""
     problems = Problems()
     fault = _read_fault(dict(data), (), processes_of(directory), problems)
     if fault is None or problems:
@@ -312,7 +312,7 @@ def one_fault(data: Mapping[str, Any], directory: Directory) -> Fault:
 def read_faults(
     data: Any, path: Path, directory: Directory, problems: Problems, *, source_disks: bool = False
 ) -> list[Fault]:
-    """Faults of plain data, in order of time; what is wrong goes to ``problems``.
+    """Reads faults from plain data, in order of time; mistakes go to ``problems``.
 
     Args:
       source_disks: disks of sources may lie, which is outside the fault model.
@@ -339,9 +339,9 @@ def _read_fault(
         return None
     before = len(problems.found)
     names = {}
-    for field, given in (("target", model.target), ("from", model.from_), ("to", model.to)):
-        if given is not None:
-            field_names = tuple(_name(n, known, (*path, field), model.kind, problems) for n in given)
+    for field, listed in (("target", model.target), ("from", model.from_), ("to", model.to)):
+        if listed is not None:
+            field_names = tuple(_name(n, known, (*path, field), model.kind, problems) for n in listed)
             names["from_" if field == "from" else field] = field_names
             if model.kind in _ONLY:
                 prefix, why = _ONLY[model.kind]
@@ -357,7 +357,7 @@ def _read_fault(
 
 
 def _name(name: str, known: Sequence[str], path: Path, kind: str, problems: Problems) -> str:
-    """The full name of a process; ``a`` does for ``source:a`` where nothing else is called so."""
+    """Returns the full name of a process; ``a`` stands for ``source:a`` if no other process has that name."""
     if name in known or (name == ALL and kind in LINKS):
         return name
     if name.startswith(READS) and f"client:{name.removeprefix(READS)}" in known:
@@ -372,20 +372,20 @@ def _name(name: str, known: Sequence[str], path: Path, kind: str, problems: Prob
 
 
 def refuse_unreal(faults: Iterable[Fault], links: str) -> None:
-    """Raises ConfigError where real processes cannot be made to suffer something."""
+    """Raises ConfigError for faults that real processes do not support."""
     possible = REAL[links]
-    found = dict.fromkeys(str(f.kind) for f in faults if f.kind not in possible)
-    if found:
+    kinds = dict.fromkeys(str(f.kind) for f in faults if f.kind not in possible)
+    if kinds:
         wrong = [
             f"{kind} is for simulation only (spe simulate)"
             if kind not in REAL["proxy"] | REAL["inside"]
             else f"{kind} needs other links than {links}: --links proxy"
-            for kind in found
+            for kind in kinds
         ]
         raise ConfigError(wrong)
 
 
 def others(names: Iterable[str], than: str, known: Iterable[str]) -> list[str]:
-    """Processes that a name list means for ``than``: ``all`` is everybody else."""
+    """Returns the processes that a name list means for ``than``: ``all`` is every other one."""
     wanted = set(names)
     return [k for k in known if k != than and (ALL in wanted or k in wanted)]

@@ -1,4 +1,4 @@
-"""Network faults inside a real process: a wrapper around its Network that cuts, delays and heals.
+"""Network faults inside a real process: wraps its Network, and cuts, delays and heals.
 
 A cut holds bytes, as a network does: connections stay open and silent, new ones time out, and after healing
 everything held arrives in order.  Faults name a peer: its address as we connect to it, or the name that it had in
@@ -18,41 +18,41 @@ from spe.runtime.network import CONNECT_S, Handler
 
 Direction = Literal["in", "out"]
 
-#: What a held connection takes before its sender has to wait, as a socket's buffer would.
+#: Bytes that a held connection takes before its sender has to wait, as a socket's buffer would.
 HELD_BYTES: Final = 256 << 10
 
 
 class FaultyNetwork:
-    """``inner`` with faults."""
+    """Adds faults to ``inner``."""
 
     def __init__(self, inner: Network) -> None:
         self._inner = inner
         self._cuts: set[tuple[str, Direction]] = set()
         self._delay_s: dict[str, float] = {}
-        #: Set and replaced at each change, so that whoever waits looks again.
+        #: Set and replaced at each change, so that waiting tasks check again.
         self._changed = trio.Event()
 
     def cut(self, peer: str, direction: Literal["in", "out", "both"] = "both") -> None:
-        """Holds what comes in from ``peer``, goes out to it, or both."""
+        """Holds bytes from ``peer``, to it, or both."""
         directions: tuple[Direction, ...] = ("in", "out") if direction == "both" else (direction,)
         self._cuts.update((peer, d) for d in directions)
         self._wake()
 
     def delay(self, peer: str, seconds: float) -> None:
-        """Everything sent to ``peer`` from now on leaves this much later; 0 ends it."""
+        """Delays everything sent to ``peer`` from now on; 0 ends it."""
         self._delay_s[peer] = seconds
         if seconds <= 0:
             del self._delay_s[peer]
         self._wake()
 
     def heal(self, peer: str | None = None) -> None:
-        """Ends all faults towards ``peer``, or towards everybody."""
+        """Ends all faults towards ``peer``, or towards all peers."""
         self._cuts = set() if peer is None else {c for c in self._cuts if c[0] != peer}
         self._delay_s = {} if peer is None else {p: s for p, s in self._delay_s.items() if p != peer}
         self._wake()
 
     async def connect(self, address: str, seconds: float = CONNECT_S) -> FaultyStream:
-        """As the inner network; across a cut in either direction it times out, for a connection needs both."""
+        """Connects as the inner network; across a cut in either direction it times out: a connection needs both."""
         if self.is_cut({address}, "in", "out"):
             await trio.sleep(seconds)
             raise LinkBroken(f"cannot connect to {address}: no answer within {seconds:g} s (cut)")
@@ -92,14 +92,14 @@ class FaultyStream(trio.abc.Stream):
         #: Names that faults may use for the other end.
         self._names = {address} if address is not None else set()
         self._peer_name: str | None = None
-        #: (when it may leave, bytes), oldest first; a task sends them while there are any.
+        #: (time of departure, bytes), oldest first; a task sends them while there are any.
         self._held: deque[tuple[float, bytes]] = deque()
         self._held_bytes = 0
         self._sending = False
         self._progress = trio.Event()
         self._broken = False
         self._closed = False
-        #: Received, but not yet handed over: a cut came in between.
+        #: Received, but not yet returned: a cut came in between.
         self._arrived: bytes | bytearray | Exception | None = None
         #: Directions that hold back each of sending and receiving.
         self._sends_need: tuple[Direction, ...] = ("out",)
@@ -107,7 +107,7 @@ class FaultyStream(trio.abc.Stream):
 
     @property
     def peer_name(self) -> str | None:
-        """As of the inner stream; faults may use it from now on."""
+        """Name of the inner stream's peer; faults may use it once it is set."""
         return self._peer_name
 
     @peer_name.setter
@@ -116,11 +116,11 @@ class FaultyStream(trio.abc.Stream):
         self._names.add(name)
         self._inner.peer_name = name  # type: ignore[attr-defined]
         if self._network.is_cut(self._names, "in", "out"):
-            # Accepted across a cut, before we could know: such a connection would not exist, so nothing passes.
+            # Accepted across a cut, before the name was known: such a connection would not exist, so nothing passes.
             self._sends_need = self._receives_need = ("in", "out")
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """Returns at once while there is room for what is held, as a socket does."""
+        """Returns at once while the buffer of held bytes has room, as a socket does."""
         self._check()
         delay_s = self._network.delay_s(self._names)
         if not self._held and not delay_s and not self._network.is_cut(self._names, *self._sends_need):
@@ -142,7 +142,7 @@ class FaultyStream(trio.abc.Stream):
         await self._inner.wait_send_all_might_not_block()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
-        """What arrived waits here while the way in is cut: its end, or its failure, as well."""
+        """Receives; data, its end or an error wait here while the way in is cut."""
         if self._arrived is None:
             try:
                 self._arrived = await self._inner.receive_some(max_bytes)
@@ -155,7 +155,7 @@ class FaultyStream(trio.abc.Stream):
         return arrived
 
     async def aclose(self) -> None:
-        """What is held still leaves, as it would from a socket's buffer; then the connection closes."""
+        """Closes the connection after the held bytes have left, as from a socket's buffer."""
         self._closed = True
         if not self._sending:
             await self._inner.aclose()
@@ -163,7 +163,7 @@ class FaultyStream(trio.abc.Stream):
             await trio.lowlevel.checkpoint()
 
     async def wait_sent(self) -> None:
-        """Returns when nothing is held any more."""
+        """Returns when no bytes are held any more."""
         while self._sending:
             await self._progress.wait()
 

@@ -1,8 +1,8 @@
 """A TCP proxy that makes links fail, outside the processes that they connect.
 
-Every link of a cluster gets a listener of its own: whoever dials ``listener`` through it dials the proxy's address
+Every link of a cluster gets its own listener: a process that dials ``listener`` through it dials the proxy's address
 instead.  Bytes of each direction wait here for as long as the link's :class:`Way` says, so the processes under test run
-their production code, TLS included, and need no root.  What a proxy cannot do is a connect that times out: a
+production code, TLS included, and need no root.  A proxy cannot make a connect time out: the
 connection opens, and then nothing answers.
 """
 
@@ -22,22 +22,22 @@ import trio
 
 from spe.runtime.network import parse_address
 
-#: Bytes of one direction that wait in the proxy before it stops reading; kernel buffers on both sides come on top.
+#: Bytes of one direction that wait in the proxy before it stops reading; kernel buffers on both sides are extra.
 WINDOW_BYTES: Final = 256 << 10
 _READ_BYTES: Final = 64 << 10
-#: Time between two attempts to listen at an address that is taken.
+#: Time between two attempts to listen at an address that is in use.
 _TAKEN_S: Final = 0.05
 _RESET: Final = struct.pack("ii", 1, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """What one direction of a link does to bytes.
+    """Faults of one direction of a link.
 
     Attributes:
-      held: nothing passes; what is under way waits, in order.
+      held: nothing passes; bytes under way wait, in order.
       delay_us, jitter_us: every piece passes later by the delay and by up to the jitter, never out of order.
-      bytes_per_s: bandwidth; None: as fast as may be.
+      bytes_per_s: bandwidth; None: unlimited.
     """
 
     held: bool = False
@@ -77,7 +77,7 @@ class FaultProxy:
         self._connections: dict[_Connection, Route] = {}
         #: Routes that listen now.
         self._listeners: dict[Route, trio.CancelScope] = {}
-        #: Set, and made anew, when a route begins or ends to listen, or is to.
+        #: Set and replaced when a route begins or ends to listen, or shall do so.
         self._changed = trio.Event()
         self._nursery: trio.Nursery | None = None
 
@@ -93,28 +93,28 @@ class FaultProxy:
     # --- faults ---
 
     def set_ways(self, ways: Mapping[tuple[str, str], Way]) -> None:
-        """From now on exactly these hold, by (sender, receiver); every other direction is open."""
+        """Sets exactly these faults, by (sender, receiver); every other direction is open."""
         self._ways = dict(ways)
         for connection in self._connections:
             connection.changed()
 
     def reset(self, a: str, b: str) -> None:
-        """Every connection of two processes breaks: both sides get an RST."""
+        """Breaks every connection of two processes: both sides get an RST."""
         for connection, route in list(self._connections.items()):
             if {route.dialler, route.listener} == {a, b}:
                 connection.abort()
 
     def half_open(self, a: str, b: str) -> bool:
-        """One connection of two processes is forgotten: what is sent on it vanishes, its end as well.  False: none."""
+        """Drops one connection of two processes: its bytes vanish, its end as well.  Returns False if there is none."""
         alive = [c for c, r in self._connections.items() if {r.dialler, r.listener} == {a, b} and not c.forgotten]
         if alive:
             self._random.choice(alive).forget()
         return bool(alive)
 
     async def refuse(self, pairs: set[tuple[str, str]]) -> None:
-        """From now on connections of exactly these (dialler, listener) pairs are refused; open ones stay.
+        """Refuses connections of exactly these (dialler, listener) pairs; open ones stay.
 
-        Returns when it is so.  Of two calls at a time the later one counts, for both.
+        Returns when it is so.  Of two concurrent calls the later one counts, for both.
         """
         assert self._nursery is not None, "the proxy does not run"
         self._refused = set(pairs)
@@ -135,7 +135,7 @@ class FaultProxy:
     # --- relaying ---
 
     async def _serve(self, route: Route, *, task_status: trio.TaskStatus[None]) -> None:
-        """Listens whenever the route is not refused.  One task does, so nobody else holds the address."""
+        """Listens whenever the route is not refused.  Only one task does, so no other holds the address."""
         host, port = parse_address(route.listen)
         listeners = await trio.open_tcp_listeners(port, host=host)
         task_status.started()
@@ -146,7 +146,7 @@ class FaultProxy:
             listeners = await _listeners_again(host, port)
 
     async def _listen(self, route: Route, listeners: list[trio.SocketListener]) -> None:
-        """Until the route is refused; then the address is free again."""
+        """Listens until the route is refused; then the address is free again."""
         assert self._nursery is not None
 
         async def accept(stream: trio.SocketStream) -> None:
@@ -166,7 +166,7 @@ class FaultProxy:
                 self._change()
 
     async def _relay(self, route: Route, near: trio.SocketStream) -> None:
-        """One connection, until both directions have ended or either broke.  Nothing that happens to it raises."""
+        """Relays one connection until both directions have ended or either broke.  Its errors are not raised."""
         host, port = parse_address(route.target)
         try:
             far = await trio.open_tcp_stream(host, port)
@@ -197,7 +197,7 @@ class FaultProxy:
 
 
 async def _listeners_again(host: str, port: int) -> list[trio.SocketListener]:
-    """Waits where a connection has taken the port for its own end meanwhile."""
+    """Waits while another connection uses the port as its own end."""
     while True:
         try:
             return await trio.open_tcp_listeners(port, host=host)
@@ -216,7 +216,7 @@ class _Connection:
         self.scope = trio.CancelScope()
 
     def abort(self) -> None:
-        """Both ends get an RST, and what is under way is lost."""
+        """Sends an RST to both ends; bytes under way are lost."""
         for end in self._ends:
             _linger_not(end)
         self.scope.cancel()
@@ -226,7 +226,7 @@ class _Connection:
         return any(lane.forgotten for lane in self.lanes)
 
     def forget(self) -> None:
-        """Neither end hears from the other again, not even that it has gone."""
+        """Separates the ends silently: neither learns that the other has gone."""
         for lane in self.lanes:
             lane.forget()
 
@@ -278,7 +278,7 @@ class _Lane:
                 return None
 
     def _due(self, size: int) -> float:
-        """When a piece that came now may pass: after the one before it, and no faster than the bandwidth."""
+        """Returns when a piece that came now may pass: after the one before it, and no faster than the bandwidth."""
         way = self._way()
         last = self._waiting[-1][0] if self._waiting else 0.0
         late = (way.delay_us + self._random.random() * way.jitter_us) / 1e6
@@ -312,6 +312,6 @@ class _Lane:
 
 
 def _linger_not(stream: trio.SocketStream) -> None:
-    """Closing it will send an RST instead of a FIN."""
+    """Makes its close send an RST instead of a FIN."""
     with contextlib.suppress(OSError):
         stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)

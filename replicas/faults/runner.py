@@ -1,4 +1,4 @@
-"""Makes the faults of a schedule happen at their times, and those that somebody asks for meanwhile."""
+"""Plays the faults of a schedule at their times, and those injected during the run."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from replicas.faults.model import READS, STATE, Fault, FaultKind
 from replicas.faults.state import DOWN, ONCE, Action, FaultState
 from spe.runtime.env import Clock
 
-#: How long a fault waits for somebody to be in a state, and how often it looks.
+#: How long a fault waits for a node to be in a state, and how often it checks.
 PATIENCE_S: Final = 3.0
 LOOK_S: Final = 0.01
-#: Does one thing to a process; "" or why it could not be done.
+#: Performs an action on a process; returns "" or an error.
 Perform = Callable[[Action], Awaitable[str]]
 
 
@@ -24,10 +24,10 @@ class Happening:
     """A fault of this run.
 
     Attributes:
-      planned_us: when it is due, wall time; None: somebody asked for it.
+      planned_us: when it is due, wall time; None: it was injected.
       began_us, ended_us: when it really began and ended, wall time; None: not (yet).
-      number: what the state calls it; 0 before it began.
-      errors: what could not be done.
+      number: its number in the state; 0 before it began.
+      errors: failed actions.
     """
 
     fault: Fault
@@ -47,15 +47,15 @@ class FaultRunner:
     """The faults of one run.
 
     Args:
-      state: which hold.
-      perform: does things to processes.
-      reads: the node that a client reads now, for targets such as ``reads:screen``; None: nobody.
-      in_state: a node that has a replica in a state now, for targets such as ``state:STABILIZATION``; None: nobody.
-      once: makes a fault that has no length happen (reset, half-open, flip); "" or why not.
-      told: called when a fault begins, ends, or could not be done: "began", "ended", "failed".
+      state: the faults that hold.
+      perform: performs actions on processes.
+      reads: returns the node that a client reads now, for targets such as ``reads:screen``; None: none.
+      in_state: returns a node with a replica in a state now, for targets such as ``state:STABILIZATION``; None: none.
+      once: causes a fault without duration (reset, half-open, flip); returns "" or why not.
+      report: called when a fault begins, ends, or fails: "began", "ended", "failed".
 
     Attributes:
-      happenings: all so far and those that are planned, in order of planning.
+      happenings: past and planned faults, in order of planning.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class FaultRunner:
         state: FaultState,
         perform: Perform,
         *,
-        told: Callable[[str, Happening], None] = lambda event, happening: None,
+        report: Callable[[str, Happening], None] = lambda event, happening: None,
         reads: Callable[[str], str | None] = lambda client: None,
         in_state: Callable[[str], str | None] = lambda state: None,
         once: Callable[[Fault], Awaitable[str]] | None = None,
@@ -72,19 +72,19 @@ class FaultRunner:
         self._clock = clock
         self._state = state
         self._perform = perform
-        self._told = told
+        self._report = report
         self._reads = reads
         self._in_state = in_state
         self._once = once
         self._nursery: trio.Nursery | None = None
-        #: Set when the last thing that was decided of a process has been done to it.
+        #: Set when the last decided action on a process has been performed.
         self._turns: dict[str, trio.Event] = {}
         self.happenings: list[Happening] = []
 
     async def run(
         self, faults: Sequence[Fault], begin_us: int, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Plays a schedule whose times count from ``begin_us`` (wall); then waits for what is asked for."""
+        """Plays a schedule whose times count from ``begin_us`` (wall); then waits for injected faults."""
         self.happenings += [Happening(f, begin_us + f.at_us) for f in faults]
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
@@ -94,7 +94,7 @@ class FaultRunner:
             await trio.sleep_forever()
 
     async def inject(self, fault: Fault) -> str:
-        """Makes a fault happen now; "" or what could not be done."""
+        """Makes a fault happen now; returns "" or an error."""
         if self._nursery is None:
             return "the run has not begun"
         happening = Happening(fault)
@@ -121,11 +121,11 @@ class FaultRunner:
         if why := await self._resolve(happening):
             happening.ended_us = happening.began_us
             happening.errors.append(why)
-            self._told("failed", happening)
+            self._report("failed", happening)
             return
         happening.began_us = self._clock.wall_us()
         happening.number, actions = self._state.begin(happening.fault)
-        self._told("began", happening)
+        self._report("began", happening)
         if happening.fault.kind is FaultKind.HEAL:
             self._note_healed()
         await self._do(happening, actions)
@@ -133,24 +133,24 @@ class FaultRunner:
             error = "not here" if self._once is None else await self._once(happening.fault)
             if error:
                 happening.errors.append(error)
-                self._told("failed", happening)
+                self._report("failed", happening)
 
     async def _resolve(self, happening: Happening) -> str:
-        """Puts a node in place of ``reads:CLIENT`` and ``state:STATE``; "", or why there is none."""
-        found: dict[str, str] = {}
+        """Replaces ``reads:CLIENT`` and ``state:STATE`` by a node; returns "", or why there is none."""
+        node_of: dict[str, str] = {}
         fault = happening.fault
         for name in (*fault.first, *fault.second):
             if name.startswith(READS):
                 node = self._reads(name.removeprefix(READS))
                 if node is None:
                     return f"client {name.removeprefix(READS)} reads nobody"
-                found[name] = node
+                node_of[name] = node
             elif name.startswith(STATE):
                 node = await self._wait_for(name.removeprefix(STATE))
                 if node is None:
                     return f"nobody was in {name.removeprefix(STATE)} within {PATIENCE_S:g} s"
-                found[name] = node
-        first, second = (tuple(found.get(n, n) for n in names) for names in (fault.first, fault.second))
+                node_of[name] = node
+        first, second = (tuple(node_of.get(n, n) for n in names) for names in (fault.first, fault.second))
         happening.fault = replace(fault, first=first, second=second)
         return ""
 
@@ -169,19 +169,24 @@ class FaultRunner:
             return
         happening.ended_us = self._clock.wall_us()
         actions = self._state.end(happening.number)
-        self._told("ended", happening)
+        self._report("ended", happening)
         await self._do(happening, actions)
 
     def _note_healed(self) -> None:
-        """Of the faults that last, those that a heal has just ended altogether."""
-        for one in self.happenings:
-            lasting = one.fault.kind not in (*DOWN, FaultKind.RESTART, FaultKind.HEAL)
-            if lasting and one.number and one.ended_us is None and not self._state.is_active(one.number):
-                one.ended_us = self._clock.wall_us()
-                self._told("ended", one)
+        """Notes the lasting faults that a heal has just ended completely."""
+        for happening in self.happenings:
+            lasting = happening.fault.kind not in (*DOWN, FaultKind.RESTART, FaultKind.HEAL)
+            if (
+                lasting
+                and happening.number
+                and happening.ended_us is None
+                and not self._state.is_active(happening.number)
+            ):
+                happening.ended_us = self._clock.wall_us()
+                self._report("ended", happening)
 
     async def _do(self, happening: Happening, actions: Sequence[Action]) -> None:
-        """In order for one process, also when faults meet; at the same time for several: a link is cut at both ends."""
+        """Performs actions on one process in order, also of several faults; on several processes at the same time."""
         by_process: dict[str, list[Action]] = {}
         for action in actions:
             by_process.setdefault(action.process, []).append(action)
@@ -191,7 +196,7 @@ class FaultRunner:
                 last, self._turns[process] = self._turns.get(process), trio.Event()
                 nursery.start_soon(self._do_in_order, happening, each, last, self._turns[process])
         if len(happening.errors) > before:
-            self._told("failed", happening)
+            self._report("failed", happening)
 
     async def _do_in_order(
         self, happening: Happening, actions: Sequence[Action], last: trio.Event | None, done: trio.Event

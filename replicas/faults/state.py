@@ -1,7 +1,7 @@
-"""Which faults hold right now, and what has to be done when one begins or ends.  Pure.
+"""Tracks the faults that hold now, and returns the actions when one begins or ends.  Pure.
 
-Faults may overlap: a link is cut while any cut of it lasts.  What each process has to know (its *conditions*) is
-stated as a whole, so that it can be told again after a restart.
+Faults may overlap: a link is cut while any cut of it lasts.  The *conditions* of each process are complete, so that
+they can be sent again after a restart.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from replicas.faults.model import ALL, Fault, FaultKind, others
 
 
 class Do(enum.StrEnum):
-    """What the supervisor does to a process."""
+    """Actions of the supervisor on a process."""
 
     KILL = "kill"
     POWER = "power"
     WIPE = "wipe"  # kill it, and empty its disk
-    REPLAN = "replan"  # start it again with the plan that it should have now
+    REPLAN = "replan"  # start it again with its current plan
     START = "start"
     RESTART = "restart"  # kill it first if it runs
     FREEZE = "freeze"
@@ -29,7 +29,7 @@ class Do(enum.StrEnum):
 
 
 class Action(NamedTuple):
-    """One thing to do."""
+    """An action on a process."""
 
     do: Do
     process: str
@@ -49,12 +49,12 @@ class _Item(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LinkFaults:
-    """What is wrong with one direction of a link; of several faults the worst.
+    """Faults of one direction of a link; of several faults the worst.
 
     Attributes:
       cut: bytes are held.
       delay_us, jitter_us: bytes are late by the delay and up to the jitter.
-      bytes_per_s: bandwidth; None: no bound.
+      bytes_per_s: bandwidth; None: unlimited.
       loss: share of sends that have to be repeated.
       refused: connections that the sender opens are refused.
     """
@@ -67,7 +67,7 @@ class LinkFaults:
     refused: bool = False
 
     def with_(self, item: _Item) -> LinkFaults:
-        """One fault more."""
+        """Adds a fault."""
         match item.kind:
             case FaultKind.CUT:
                 return replace(self, cut=True)
@@ -85,20 +85,20 @@ class LinkFaults:
 
 
 _LASTING_ON_LINKS: Final = (FaultKind.CUT, FaultKind.DELAY, FaultKind.SLOW, FaultKind.LOSS, FaultKind.REFUSE)
-#: What is over as it happens: the state keeps nothing of it.
+#: Faults without duration: the state does not store them.
 ONCE: Final = (FaultKind.RESET, FaultKind.HALF_OPEN, FaultKind.FLIP)
-#: What ends a process; started again after it, or not.
+#: Faults that end a process, which may be started again after it.
 DOWN: Final = (FaultKind.KILL, FaultKind.POWER, FaultKind.WIPE)
 _ENDS: Final = {FaultKind.KILL: Do.KILL, FaultKind.POWER: Do.POWER, FaultKind.WIPE: Do.WIPE}
 
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What a process makes happen itself.
+    """Faults that a process causes itself.
 
     Attributes:
       cuts: (peer, "in" or "out") pairs whose bytes are held.
-      delays: microseconds by which what is sent to a peer leaves later.
+      delays: microseconds by which bytes to a peer leave later.
       stalled: its disk hangs.
     """
 
@@ -117,7 +117,7 @@ class Conditions:
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Conditions:
-        """Raises ValueError: this is something else."""
+        """Parses plain data.  Raises ValueError for anything else."""
         try:
             cuts = tuple((str(peer), str(way)) for peer, way in data["cuts"])
             delays = tuple((str(peer), int(us)) for peer, us in data["delays"])
@@ -138,12 +138,12 @@ class FaultState:
 
     def __init__(self, processes: Sequence[str]) -> None:
         self._processes = list(processes)
-        #: What still holds of each fault that has begun and not ended, by its number.
+        #: Remaining parts of each fault that has begun and not ended, by its number.
         self._active: dict[int, set[_Item]] = {}
         self._next = 1
 
     def begin(self, fault: Fault) -> tuple[int, list[Action]]:
-        """Number of the fault, for :meth:`end`, and what to do now."""
+        """Returns the number of the fault, for :meth:`end`, and the actions to perform now."""
         number, self._next = self._next, self._next + 1
         if fault.kind is FaultKind.HEAL:
             return number, self._heal(fault)
@@ -162,7 +162,7 @@ class FaultState:
         return number, self._tell(items)
 
     def end(self, number: int) -> list[Action]:
-        """What to do at the end of a fault; nothing where it was healed before."""
+        """Returns the actions at the end of a fault; none if it was healed before."""
         items = self._active.pop(number, set())
         killed = [Action(Do.START, i.first) for i in self._sorted(items) if i.kind in DOWN]
         return killed + self._undone(items)
@@ -172,14 +172,14 @@ class FaultState:
 
     @property
     def holds(self) -> bool:
-        """Something holds that a heal would end."""
+        """Does any fault hold that a heal would end?"""
         return any(i.kind not in DOWN for i in self._all())
 
     def frozen(self) -> set[str]:
         return {i.first for i in self._all() if i.kind is FaultKind.FREEZE}
 
     def started(self, process: str) -> None:
-        """The process runs (again): a new one is not frozen."""
+        """Notes that the process runs (again): a new one is not frozen."""
         for items in self._active.values():
             items.discard(_Item(FaultKind.FREEZE, process))
 
@@ -199,25 +199,25 @@ class FaultState:
         return Conditions(tuple(sorted(cuts)), tuple(sorted(delays.items())), stalled)
 
     def links(self) -> dict[tuple[str, str], LinkFaults]:
-        """What is wrong with links, by (sender, receiver); for refusals, by (who connects, who listens)."""
-        found: dict[tuple[str, str], LinkFaults] = {}
+        """Returns faults of links, by (sender, receiver); refusals by (dialler, listener)."""
+        faults: dict[tuple[str, str], LinkFaults] = {}
         for item in self._all():
             if item.kind in _LASTING_ON_LINKS:
                 pair = (item.first, item.second)
-                found[pair] = found.get(pair, LinkFaults()).with_(item)
-        return found
+                faults[pair] = faults.get(pair, LinkFaults()).with_(item)
+        return faults
 
     def suffering(self, kind: FaultKind) -> dict[str, _Item]:
-        """Processes that a kind of fault besets now; of several the worst."""
-        found: dict[str, _Item] = {}
+        """Returns processes that a kind of fault affects now; of several faults the worst."""
+        worst_of: dict[str, _Item] = {}
         for item in self._sorted(i for i in self._all() if i.kind is kind):
-            worst = found.get(item.first)
+            worst = worst_of.get(item.first)
             if worst is None or (item.by_us, item.amount) > (worst.by_us, worst.amount):
-                found[item.first] = item
-        return found
+                worst_of[item.first] = item
+        return worst_of
 
     def pairs(self, fault: Fault) -> list[tuple[str, str]]:
-        """The directed links that a fault of links means."""
+        """Returns the directed links of a link fault."""
         return sorted({(i.first, i.second) for i in self._items(fault)})
 
     def _items(self, fault: Fault) -> set[_Item]:
@@ -242,7 +242,7 @@ class FaultState:
         return self._undone(healed)
 
     def _undone(self, items: Iterable[_Item]) -> list[Action]:
-        """The actions for items that hold no more, unless another fault still causes the same."""
+        """Returns the actions for ended items, unless another fault still causes the same."""
         gone = set(items) - self._all()
         frozen = self.frozen()
         resumed = [i.first for i in self._sorted(gone) if i.kind is FaultKind.FREEZE and i.first not in frozen]

@@ -1,4 +1,4 @@
-"""Disk faults inside a real process: a wrapper around its Storage whose disk can hang."""
+"""Disk faults inside a real process: wraps its Storage with a disk that can hang."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from spe.runtime.env import AppendFile, Storage
 
 
 class FaultyStorage:
-    """``inner`` with a disk that can hang: while it does, nothing becomes durable and nothing fails.
+    """Wraps ``inner`` with a disk that can hang: while it does, nothing becomes durable and nothing fails.
 
-    What is written goes to the kernel's buffers as always, which is why reads and appends go on.
+    Writes go to the kernel's buffers as always, so reads and appends continue.
     """
 
     def __init__(self, inner: Storage) -> None:
@@ -21,7 +21,7 @@ class FaultyStorage:
         self._moving.set()
 
     def stall(self, stalled: bool) -> None:
-        """Makes syncs wait from now on, or go on."""
+        """Makes syncs wait from now on, or continue."""
         if stalled and self._moving.is_set():
             self._moving = trio.Event()
         elif not stalled:

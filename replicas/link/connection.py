@@ -29,26 +29,26 @@ from spe.wire.messages import (
     decode_message,
 )
 
-#: Where processes find the shared secret of their cluster.
+#: Environment variable with the shared secret of the cluster.
 TOKEN_VARIABLE: Final = "SPE_TOKEN"
-#: Largest read once the peer is known: enough that many small frames are handled in one go, and a large one does not
+#: Largest read once the peer is known: enough that many small frames are handled at once, and a large one does not
 #: come in pieces.
 RECEIVE_BYTES = 1 << 20
-#: Bytes sent after which others get their turn.
+#: Bytes sent after which other tasks may run.
 YIELD_BYTES = 64 << 10
-#: Longest time for the whole first frame of a peer that is not known yet.
+#: Longest time for the first frame of an unknown peer.
 HELLO_SECONDS = 2.0
 
 
 @dataclass(slots=True)
 class Identity:
-    """Who we are to others; a process that keeps its incarnation on disk sets it before it first connects.
+    """Our identity towards other processes; a process with an incarnation on disk sets it before it first connects.
 
     Attributes:
       role: node, source, client or control.
       incarnation: grows with each start of this process.
       token: shared secret of the cluster; "" where none is configured.
-      directory: version that we go by.
+      directory: our current version.
     """
 
     role: Role
@@ -59,11 +59,11 @@ class Identity:
 
 
 class Connection:
-    """Frames over one stream.  Sending is serialised; one task receives.
+    """Sends and receives frames over one stream.  Sending is serialised; one task receives.
 
     Attributes:
       received: bytes, so far.
-      arriving: called where something came, and no frame is whole yet.
+      arriving: called when bytes came that do not complete a frame.
     """
 
     def __init__(self, stream: trio.abc.Stream) -> None:
@@ -75,32 +75,32 @@ class Connection:
         self._receive_bytes = UNAUTHENTICATED_BYTES
         self._values_max = HELLO_VALUES_MAX
         self._send_lock = trio.Lock()
-        #: Of streams that can: TLS has records of its own.
+        #: For streams that support it: TLS has its own records.
         self._stream_send_now: Callable[[bytes], int] | None = getattr(stream, "send_now", None)
         self._unyielded = 0
 
     def allow(self, frame_bytes: int) -> None:
-        """The peer is known: larger frames are accepted from now on."""
+        """Accepts larger frames from now on: the peer is known."""
         self._frames.limit = frame_bytes
         self._receive_bytes = RECEIVE_BYTES
         self._values_max = VALUES_MAX
 
     def allow_status(self) -> None:
-        """We ask the peer for its status, which may be larger than other messages."""
+        """Accepts a status, which may be larger than other messages: we ask the peer for it."""
         self._frames.allow_status()
         self._values_max = STATUS_VALUES_MAX
 
     def named(self, peer: str) -> None:
-        """Tells the network layer who is at the other end, for fault injection by name."""
+        """Tells the network layer the peer's name, for fault injection by name."""
         if hasattr(self._stream, "peer_name"):
             self._stream.peer_name = peer
 
     def certified(self) -> str | None:
-        """The name in the peer's certificate; None where there is no TLS."""
+        """The name in the peer's certificate; None without TLS."""
         return getattr(self._stream, "certified", None)
 
     async def send_bytes(self, data: bytes) -> None:
-        """Others get their turn now and then, not at each small message.  Raises LinkBroken when the peer is gone."""
+        """Sends; other tasks run now and then, not at each small message.  Raises LinkBroken when the peer is gone."""
         sent = self._send_now(data)
         if sent == len(data):
             self._unyielded += sent
@@ -114,7 +114,7 @@ class Connection:
         lock = self._send_lock
         try:
             try:
-                lock.acquire_nowait()  # at once: what was begun is not to be cut in two by another task
+                lock.acquire_nowait()  # at once: no other task may send between the parts of a frame
             except trio.WouldBlock:
                 await lock.acquire()
             try:
@@ -125,7 +125,7 @@ class Connection:
             raise _broken(error) from error
 
     def _send_now(self, data: bytes) -> int:
-        """Bytes that left without anybody having to wait.  Raises LinkBroken."""
+        """Sends what the stream takes without waiting; returns the number of bytes.  Raises LinkBroken."""
         if self._stream_send_now is None or self._send_lock.locked():
             return 0
         try:
@@ -137,22 +137,22 @@ class Connection:
         await self.send_bytes(message.encode())
 
     async def send_within(self, message: Message, seconds: float, why: str) -> None:
-        """Raises LinkBroken, which says ``why``, also when it takes longer."""
+        """Sends within a time.  Raises LinkBroken, which contains ``why``, also on a timeout."""
         data = message.encode()
         sent = self._send_now(data)
         if sent == len(data):
-            return  # without a deadline, which nearly always is of no use
+            return  # usual case, without the cost of a deadline
         with trio.move_on_after(seconds) as scope:
             await self._send_rest(data, sent)
         if scope.cancelled_caught:
             raise LinkBroken(why)
 
     async def receive(self) -> list[Frame]:
-        """At least one frame.
+        """Returns at least one frame.
 
         Raises:
           LinkBroken: the peer vanished.  LinkClosed: it hung up between two frames.
-          RemoteProtocolError: what it sent is no frame, or too large.
+          RemoteProtocolError: it sent no frame, or too large a one.
         """
         if not self._waiting:
             await self._fill()
@@ -179,15 +179,15 @@ class Connection:
                 self.arriving()
 
     async def receive_message(self) -> Message:
-        """The next frame, which must be a control message; later frames wait for the next call."""
+        """Returns the next frame, which must be a control message; later frames wait for the next call."""
         if self._waiting:
-            await trio.lowlevel.checkpoint()  # thousands of messages in one read: others get their turn between them
+            await trio.lowlevel.checkpoint()  # thousands of messages in one read: other tasks run between them
         else:
             await self._fill()
-        found = self._waiting.popleft()
-        if found.type is not FrameType.CONTROL:
-            raise RemoteProtocolError(f"expected a control message, got a {found.type.name} frame")
-        return decode_message(found.body, self._values_max)
+        frame = self._waiting.popleft()
+        if frame.type is not FrameType.CONTROL:
+            raise RemoteProtocolError(f"expected a control message, got a {frame.type.name} frame")
+        return decode_message(frame.body, self._values_max)
 
     async def aclose(self) -> None:
         await trio.aclose_forcefully(self._stream)
@@ -198,7 +198,7 @@ def _broken(error: Exception) -> LinkBroken:
 
 
 def secured(env: Env, plan: Plan, name: str) -> Env:
-    """The same, with TLS where the plan has certificates.  Raises ConfigError where ours is not good."""
+    """Returns the environment with TLS if the plan has certificates.  Raises ConfigError if ours is invalid."""
     if plan.security.certificates is None:
         return env
     tls = Tls(Path(plan.security.certificates), plan.cluster, name)
@@ -213,9 +213,8 @@ async def dial(
     Args:
       hello_us: longest wait for the answer to the hello; None: as long as a connection may take.
 
-    Raises:
-      LinkBroken: not reachable.  PeerBusy, which is one: it has no place for us now.
-      PeerRefused: it does not want us; says why.
+    LinkBroken: not reachable.  Its subclass PeerBusy: the peer has no room for us now.
+    PeerRefused: the peer refuses us; has the reason.
     """
     stream = await env.network.connect(address, plan.timing.connect_us / 1e6)
     connection = Connection(stream)

@@ -1,4 +1,4 @@
-"""The number that grows with each start of a process, also when its clock steps back in between."""
+"""The incarnation of a process: grows with each start, even if its clock steps back in between."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from spe.runtime.env import Env
 
 
 async def claim(env: Env, path: PurePosixPath) -> int:
-    """An incarnation larger than all that were claimed at ``path`` before, and at least the wall clock.
+    """Returns an incarnation larger than all claimed at ``path`` before, and at least the wall clock.
 
-    Peers take a process with a smaller number for an older one and ignore what it acknowledges (rule A2).
+    A2: peers take a process with a smaller number for an older one and ignore its acknowledgements.
     """
     before = 0
     if env.storage.exists(path):

@@ -9,21 +9,21 @@ import trio.lowlevel
 
 
 class _Woken:
-    """The outcome of a wait that brings no value, for any number of waits: ``outcome.Value`` is good for one."""
+    """The outcome of a wait without a value, for any number of waits: ``outcome.Value`` is good for one."""
 
     def unwrap(self) -> None:
-        """What a task that was woken goes on with."""
+        """Returns the value for a woken task: None."""
 
 
-#: For ``trio.lowlevel.reschedule``, which otherwise makes an object for each task that is woken.
+#: For ``trio.lowlevel.reschedule``, which otherwise makes an object for each woken task.
 WOKEN: Final[Any] = _Woken()
 
 
 class Signal:
-    """Many waiters; any number of wake-ups between two looks count as one.
+    """Wakes any number of waiters; several wake-ups between two checks count as one.
 
-    A waiter must take :meth:`token` *before* it looks at what it waits for: a change after the look is then seen by
-    :meth:`wait`, which returns at once.
+    A waiter must take :meth:`token` *before* it checks its condition: :meth:`wait` then notices a change after the
+    check, and returns at once.
 
     A counter and the waiting tasks instead of a ``trio.Event`` for each wait: nodes wait and wake some thousand times
     a second.
@@ -39,7 +39,7 @@ class Signal:
         return self._count
 
     async def wait(self, token: int) -> None:
-        """Until there has been a wake-up since the token was taken."""
+        """Waits for a wake-up since the token was taken."""
         if self._count != token:
             await trio.lowlevel.checkpoint()
             return

@@ -1,4 +1,4 @@
-"""A number that a process keeps in a small file: a flipped bit may make another number of it, so it has a checksum."""
+"""A number in a small file, with a checksum: a flipped bit could turn it into another number."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def encode_number(number: int) -> bytes:
 
 
 def decode_number(data: bytes) -> int:
-    """Raises ValueError."""
+    """Decodes a stored number.  Raises ValueError."""
     number = int(data.decode().partition(" ")[0])
     if encode_number(number) != data:
         raise ValueError("the checksum does not fit")

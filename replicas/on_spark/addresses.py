@@ -1,7 +1,7 @@
 """Addresses that are names: a node on Spark keeps its own while it moves from executor to executor.
 
-``n1.node:1`` stands for the node in the plan of the run.  Where it is, a file beside that says, which is read anew when
-it has changed; so nothing but the network knows of it.
+``n1.node:1`` stands for the node in the plan of the run.  A file has its real address, and is read again when
+it has changed; so only the network knows of it.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import trio
 from spe.errors import LinkBroken, PortInUse
 from spe.runtime.env import Env, Network
 
-#: In the folder of a run: name -> ``host:port``.
+#: File in the folder of a run: name -> ``host:port``.
 PLACES: Final = "places.json"
 _SUFFIX: Final = ".node:1"
 
 
 def address_of(node: str) -> str:
-    """The address that is the name of a node."""
+    """Returns the address that is the name of a node."""
     return f"{node}{_SUFFIX}"
 
 
@@ -36,18 +36,18 @@ def write_places(folder: Path, places: Mapping[str, str]) -> None:
 
 
 def placed(env: Env, folder: Path | None) -> Env:
-    """The same, where the folder of a run says where its nodes are; otherwise as it was."""
+    """Returns an environment that finds nodes by the file in a run's folder; without a folder the same one."""
     if folder is None or not (folder / PLACES).exists():
         return env
     return replace(env, network=PlacedNetwork(env.network, folder))
 
 
 class PlacedNetwork:
-    """A network that looks names up.
+    """A network that looks up names.
 
     Args:
-      inner: what knows hosts and ports only.
-      folder: that has the file.
+      inner: a network that knows hosts and ports only.
+      folder: contains the file.
     """
 
     def __init__(self, inner: Network, folder: Path) -> None:
@@ -57,13 +57,13 @@ class PlacedNetwork:
         self._places: Mapping[str, str] = {}
 
     def _find(self, address: str) -> str | None:
-        """Where it is; None: nowhere now."""
+        """Returns the real address; None: it has none now."""
         if not address.endswith(_SUFFIX):
             return address
-        found = self._file.stat()
-        if (found.st_mtime_ns, found.st_ino) != self._read:
+        stat = self._file.stat()
+        if (stat.st_mtime_ns, stat.st_ino) != self._read:
             self._places = json.loads(self._file.read_text())
-            self._read = found.st_mtime_ns, found.st_ino
+            self._read = stat.st_mtime_ns, stat.st_ino
         return self._places.get(address.removesuffix(_SUFFIX))
 
     async def connect(self, address: str, seconds: float) -> trio.abc.Stream:

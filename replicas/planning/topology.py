@@ -1,4 +1,4 @@
-"""What is planned for: operators, their tasks, and how much flows between tasks while nothing has failed.
+"""Input of planning: operators, their tasks, and the rates between tasks without failures.
 
 A *task* is a partition of an operator.  Operators come in topological order, and tasks are numbered through in the
 order of their operators, so that everything about tasks is one array.
@@ -22,31 +22,32 @@ Bools = npt.NDArray[np.bool_]
 
 
 class TopologyError(ConfigError):
-    """What does not fit in a topology.
+    """Mistakes in a topology.
 
     Args:
-      found: (operator, what is wrong with it); "" for the whole.
+      problems: (operator, its mistake); "" for the whole.
     """
 
-    def __init__(self, found: Sequence[tuple[str, str]]) -> None:
-        super().__init__([f"{operator}: {message}" if operator else message for operator, message in found])
-        self.found = tuple(found)
+    def __init__(self, problems: Sequence[tuple[str, str]]) -> None:
+        super().__init__([f"{operator}: {message}" if operator else message for operator, message in problems])
+        self.problems = tuple(problems)
 
 
 @dataclass(frozen=True)
 class OperatorDescription:
-    """An operator, as it is described.
+    """The description of an operator.
 
     Attributes:
       tasks: its parallelism.
       inputs: names of the operators that it reads, each with the partitioning between them.
-      correlated: results need all inputs together, as in a join; else each input gives results of its own.
-      rates: output of each task, tuples per second; needed of sources, else it follows from the inputs.
-      selectivity: output per input, where rates are not given.
-      shares: what part of a stream that is divided over the tasks each of them gets; even if not given.
+      correlated: results need all inputs together, as in a join; else each input gives its own results.
+      rates: output of each task, tuples per second; required for sources, else it follows from the inputs.
+      selectivity: output per input, if rates are not given.
+      shares: each task's part of a divided stream; even by default.
       weight: of a sink, against other sinks.
-      fails: False for what never fails and needs no replica (a source proxy with its durable log); or for each task.
-      output: its results are final ones; what nobody reads always is.
+      fails: False for an operator that never fails and needs no replica (a source proxy with its durable log); or one
+        value per task.
+      output: its results are final; always so without readers.
     """
 
     name: str
@@ -66,9 +67,9 @@ class StreamEdge:
     """All substreams from one operator to the next.
 
     Attributes:
-      upstream: index of the operator that sends.
+      upstream: index of the sending operator.
       sent: per task of the sender, tuples per second.
-      shares: per task of the receiver, its part of what is divided over several.
+      shares: per task of the receiver, its part of a divided stream.
     """
 
     upstream: int
@@ -78,7 +79,7 @@ class StreamEdge:
 
     @property
     def same(self) -> bool:
-        """Every receiver gets the same mixture of all senders, so what they lose is equal."""
+        """Does every receiver get the same mixture of all senders?  Then all lose the same."""
         return self.partitioning is Partitioning.FULL
 
     @cached_property
@@ -90,10 +91,10 @@ class StreamEdge:
 
     @cached_property
     def starts(self) -> Ints:
-        """Where in ``source``, ``target`` and ``rate`` each receiver begins: all have at least one sender."""
+        """Start of each receiver in ``source``, ``target`` and ``rate``: all have at least one sender."""
         return np.flatnonzero(np.r_[True, np.diff(self.target) > 0])
 
-    # Per substream, ordered by receiver.  Full partitioning has very many of them: they are made when asked for.
+    # Per substream, ordered by receiver.  Full partitioning has very many of them: they are computed on demand.
 
     @cached_property
     def source(self) -> Ints:
@@ -145,14 +146,14 @@ class PlannedOperator:
 
     @cached_property
     def part(self) -> Floats:
-        """Of each task, in the operator's whole output."""
+        """Part of each task in the operator's whole output."""
         return _parts(self.rate)
 
     @cached_property
     def input_parts(self) -> list[Floats]:
-        """Per input, its part of what each task receives; one number where it is the same for all tasks.
+        """Per input, its part of each task's total input; one number if it is the same for all tasks.
 
-        Of a task that receives nothing, inputs have equal parts.
+        Without any input, inputs have equal parts.
         """
         same = all(s.same for s in self.inputs)
         loads = np.array([s.sent.sum(keepdims=True) if same else s.load for s in self.inputs])
@@ -167,7 +168,7 @@ class Topology:
       specs: in any order.
 
     Raises:
-      TopologyError: says of each operator what does not fit: unknown inputs, a cycle, a partitioning that does not fit
+      TopologyError: mistakes of each operator: unknown inputs, a cycle, a partitioning that does not fit
         the parallelism, rates that are missing or nowhere above zero.
     """
 
@@ -207,7 +208,7 @@ class Topology:
 
     @property
     def tasks(self) -> int:
-        """How many there are."""
+        """Number of tasks."""
         last = self.operators[-1]
         return last.first + last.tasks
 
@@ -219,7 +220,7 @@ class Topology:
 
     @cached_property
     def goal(self) -> dict[int, float]:
-        """What OF is the mean of: the sinks, by index, with their parts; 1 together."""
+        """The sinks that OF averages, by index, with their parts; 1 together."""
         sinks = [o for o in self.sinks if o.rate.sum() * o.weight > 0]
         weights = sum(o.weight for o in sinks)
         return {int(self.operator_of[o.first]): o.weight / weights for o in sinks}
@@ -236,16 +237,16 @@ class Topology:
 
     @cached_property
     def reads(self) -> Bools:
-        """[task, task]; from which tasks each one gets something."""
-        found = np.zeros((self.tasks, self.tasks), np.bool_)
+        """[task, task]; the senders of each task."""
+        reads_from = np.zeros((self.tasks, self.tasks), np.bool_)
         for operator in self.operators:
             for stream in operator.inputs:
                 before = self.operators[stream.upstream]
                 if stream.same:
-                    found[operator.range, before.range] = True
+                    reads_from[operator.range, before.range] = True
                 else:
-                    found[stream.target + operator.first, stream.source + before.first] = True
-        return found
+                    reads_from[stream.target + operator.first, stream.source + before.first] = True
+        return reads_from
 
     def name_of(self, task: int) -> str:
         """``operator/partition``."""
@@ -278,17 +279,17 @@ def _in_order(specs: Sequence[OperatorDescription]) -> list[OperatorDescription]
 def _misfits(
     spec: OperatorDescription, ordered: Sequence[OperatorDescription], index: Mapping[str, int]
 ) -> list[tuple[str, str]]:
-    found = []
+    messages = []
     if spec.tasks < 1:
-        found.append(f"at least one task is needed, got {spec.tasks}")
+        messages.append(f"at least one task is needed, got {spec.tasks}")
     if not spec.inputs and spec.rates is None:
-        found.append("reads nothing, so the rates of its tasks must be given")
-    for what, given in (("rates", spec.rates), ("shares", spec.shares)):
-        if given is not None and (len(given) != spec.tasks or min(given) < 0):
-            found.append(f"{what} must be {spec.tasks} numbers of at least 0, got {list(given)}")
+        messages.append("reads nothing, so the rates of its tasks must be given")
+    for what, values in (("rates", spec.rates), ("shares", spec.shares)):
+        if values is not None and (len(values) != spec.tasks or min(values) < 0):
+            messages.append(f"{what} must be {spec.tasks} numbers of at least 0, got {list(values)}")
     if spec.weight < 0 or spec.selectivity < 0:
-        found.append(f"weight and selectivity are at least 0, got {spec.weight:g} and {spec.selectivity:g}")
-    for name, kind in spec.inputs.items() if not found else ():
+        messages.append(f"weight and selectivity are at least 0, got {spec.weight:g} and {spec.selectivity:g}")
+    for name, kind in spec.inputs.items() if not messages else ():
         before = ordered[index[name]].tasks
         fits = {
             Partitioning.ONE_TO_ONE: before == spec.tasks,
@@ -297,18 +298,18 @@ def _misfits(
             Partitioning.FULL: True,
         }
         if not fits[kind]:
-            found.append(f"{kind} does not fit {before} tasks of {name} and {spec.tasks} here")
-    return [(spec.name, message) for message in found]
+            messages.append(f"{kind} does not fit {before} tasks of {name} and {spec.tasks} here")
+    return [(spec.name, message) for message in messages]
 
 
-def _parts(of: Floats) -> Floats:
-    """Parts of a whole; nothing of nothing."""
-    whole = of.sum()
-    return np.asarray(of / whole if whole > 0 else np.zeros_like(of))
+def _parts(amounts: Floats) -> Floats:
+    """Returns parts of a whole; 0 of an empty one."""
+    whole = amounts.sum()
+    return np.asarray(amounts / whole if whole > 0 else np.zeros_like(amounts))
 
 
 def _output(spec: OperatorDescription, streams: Sequence[StreamEdge]) -> Floats:
-    """A join with nothing on one side gives nothing (its effective input is a product)."""
+    """Returns a join's output: 0 if one side is empty (its effective input is a product)."""
     if spec.rates is not None:
         return np.asarray(spec.rates, np.float64)
     received = np.array([s.load for s in streams])

@@ -1,7 +1,7 @@
 """Minimal complete trees: sets of tasks that can give final output as long as all of them live (PPA section III-B).
 
 A tree has one task of a sink operator as its root; a task that correlates its inputs needs a branch in each of them,
-any other needs a branch in one.  There can be very many, so they are counted without being made, and made lazily.
+any other needs a branch in one.  There can be very many, so they are counted without being built, and built lazily.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from replicas.planning.topology import Topology
 
 
 def count_trees(topology: Topology) -> int:
-    """How many there are, counted along the streams."""
+    """Returns their number, counted along the streams."""
     counts: list[list[int]] = []
     for operator in topology.operators:
         if not operator.inputs:
             counts.append([1 if rate > 0 else 0 for rate in operator.rate])
             continue
-        found = [1 if operator.correlated else 0] * operator.tasks
+        counts_here = [1 if operator.correlated else 0] * operator.tasks
         for stream in operator.inputs:
             before, here = counts[stream.upstream], [0] * operator.tasks
             for source, target, rate in zip(
@@ -28,14 +28,14 @@ def count_trees(topology: Topology) -> int:
             ):
                 if rate > 0:
                     here[target] += before[source]
-            found = [f * h if operator.correlated else f + h for f, h in zip(found, here, strict=True)]
-        counts.append(found)
+            counts_here = [f * h if operator.correlated else f + h for f, h in zip(counts_here, here, strict=True)]
+        counts.append(counts_here)
     places = {o.name: at for at, o in enumerate(topology.operators)}
     return sum(sum(counts[places[sink.name]]) for sink in topology.sinks)
 
 
 def trees(topology: Topology) -> Iterator[frozenset[int]]:
-    """All of them, one after the other, without tasks that never fail; where branches meet, a set may come again."""
+    """Yields all of them, without tasks that never fail; where branches meet, a set may come again."""
     feeds = feeds_of(topology)
 
     def rooted(task: int) -> Iterator[frozenset[int]]:
@@ -61,20 +61,20 @@ def trees(topology: Topology) -> Iterator[frozenset[int]]:
 
 
 def feeds_of(topology: Topology) -> list[tuple[tuple[int, ...], ...]]:
-    """Per task, for each of its input streams the tasks that send it anything."""
-    found: list[tuple[tuple[int, ...], ...]] = []
+    """Returns, per task, the senders of each of its input streams."""
+    feeds: list[tuple[tuple[int, ...], ...]] = []
 
     @cache
     def senders(operator: int, stream: int) -> list[tuple[int, ...]]:
-        one = topology.operators[operator].inputs[stream]
-        first = topology.operators[one.upstream].first
+        edge = topology.operators[operator].inputs[stream]
+        first = topology.operators[edge.upstream].first
         lists: list[list[int]] = [[] for _ in range(topology.operators[operator].tasks)]
-        for source, target, rate in zip(one.source.tolist(), one.target.tolist(), one.rate.tolist(), strict=True):
+        for source, target, rate in zip(edge.source.tolist(), edge.target.tolist(), edge.rate.tolist(), strict=True):
             if rate > 0:
                 lists[target].append(first + source)
-        return [tuple(one) for one in lists]
+        return [tuple(edge) for edge in lists]
 
     for at, operator in enumerate(topology.operators):
         for task in range(operator.tasks):
-            found.append(tuple(senders(at, s)[task] for s in range(len(operator.inputs))))
-    return found
+            feeds.append(tuple(senders(at, s)[task] for s in range(len(operator.inputs))))
+    return feeds

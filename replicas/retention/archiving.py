@@ -20,19 +20,19 @@ class Archive(Protocol):
     def read(self, path: PurePosixPath) -> bytes: ...
 
     async def write_atomic(self, path: PurePosixPath, data: bytes | bytearray | memoryview) -> None:
-        """On the disk, or in the hands of a server that says so, when this returns.  Raises OSError."""
+        """Writes a file; it is on the disk, or acknowledged by a server, on return.  Raises OSError."""
         ...
 
 
-#: From a place as the configuration names it.
+#: Opens an archive named in the configuration.
 OpenArchive = Callable[[str], Archive]
 
 
 class ArchiveCopies:
-    """Copies in an archive, which is opened for the first one.
+    """Copies files to an archive, which is opened at the first copy.
 
     Args:
-      place: as the configuration names it; "": there is none, and nothing is copied.
+      place: name in the configuration; "": there is none, and nothing is copied.
     """
 
     def __init__(self, place: str, open_archive: OpenArchive, compute: Compute) -> None:
@@ -42,7 +42,7 @@ class ArchiveCopies:
         self._archive: Archive | None = None
 
     async def keep(self, path: PurePosixPath, data: bytes) -> None:
-        """As :func:`keep_copy`."""
+        """Works as :func:`keep_copy`."""
         if self._place:
             if self._archive is None:
                 self._archive = await self._compute.run(lambda: self._open_archive(self._place))
@@ -50,18 +50,18 @@ class ArchiveCopies:
 
 
 async def keep_copy(archive: Archive, path: PurePosixPath, data: bytes, compute: Compute) -> None:
-    """Makes sure that a file in an archive is there and equal: written where it is not, then read back.
+    """Ensures that a file in an archive exists and is equal: written if missing, then read back.
 
-    A torn copy, which a crash left, is replaced; anything else that differs is somebody else's.
+    A torn copy, left by a crash, is replaced; any other difference means that the place is in use by others.
 
     Raises:
       OSError: it cannot be reached, or is full.
-      SpeError: the place is taken, or what is read back differs.
+      SpeError: the place is in use, or the file read back differs.
     """
-    found = await compute.run(lambda: archive.read(path) if archive.exists(path) else None)
-    if found == data:
+    stored = await compute.run(lambda: archive.read(path) if archive.exists(path) else None)
+    if stored == data:
         return
-    if found is not None and not data.startswith(found):
+    if stored is not None and not data.startswith(stored):
         raise SpeError(f"archive: {path} holds something else; give each run an archive of its own")
     await archive.write_atomic(path, data)
     if await compute.run(lambda: archive.read(path)) != data:
@@ -69,10 +69,10 @@ async def keep_copy(archive: Archive, path: PurePosixPath, data: bytes, compute:
 
 
 def open_archive(place: str) -> Archive:
-    """Opens what ``retain: {archive: …}`` names: a folder, ``file:///…``, or a URL of an object store.
+    """Opens the archive of ``retain: {archive: …}``: a folder, ``file:///…``, or a URL of an object store.
 
     Raises:
-      SpeError: the URL is of no store that is known, or its package is missing.
+      SpeError: the store of the URL is unknown, or its package is missing.
     """
     from spe.runtime.storage import DiskStorage
 

@@ -1,4 +1,4 @@
-"""Brings what ``retain`` deleted of a log back from the archive (``spe restore``)."""
+"""Restores the deleted part of a log from the archive (``spe restore``)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spe.runtime.env import Storage
 
 
 class Restored(NamedTuple):
-    """A log that is whole again."""
+    """A restored log."""
 
     folder: PurePosixPath
     segments: int
@@ -28,21 +28,21 @@ async def restore_all(storage: Storage, open_archive: OpenArchive) -> list[Resto
     """Restores every log and recording below a storage root whose beginning was deleted.
 
     Raises:
-      SpeError: a process writes one of them, it has no archive, or that lacks something; those before are whole.
-      OSError: the disk or the archive refuses.
+      SpeError: a process writes one of them, it has no archive, or that lacks a segment; earlier logs are restored.
+      OSError: an error of the disk or the archive.
     """
-    found = []
+    restored = []
     for folder, place in _logs(storage):
-        kept = read_kept(storage, folder)
-        if kept.first > 1:
-            if not kept.archive:
-                raise SpeError(f"{kept.text(folder)}, and no archive has a copy")
-            found.append(await _restore(storage, folder, kept, open_archive(kept.archive), place))
-    return found
+        remaining = read_kept(storage, folder)
+        if remaining.first > 1:
+            if not remaining.archive:
+                raise SpeError(f"{remaining.text(folder)}, and no archive has a copy")
+            restored.append(await _restore(storage, folder, remaining, open_archive(remaining.archive), place))
+    return restored
 
 
 def _logs(storage: Storage) -> Iterator[tuple[PurePosixPath, PurePosixPath]]:
-    """(folder, place in an archive) of each log and recording."""
+    """Yields (folder, place in an archive) of each log and recording."""
     for name in storage.list(PurePosixPath("sources")):
         folder = PurePosixPath("sources", name)
         yield folder, archived(name, read_identity(storage, folder))
@@ -54,22 +54,26 @@ def _logs(storage: Storage) -> Iterator[tuple[PurePosixPath, PurePosixPath]]:
 
 
 async def _restore(
-    storage: Storage, folder: PurePosixPath, kept: KeptLog, archive: Archive, place: PurePosixPath
+    storage: Storage, folder: PurePosixPath, remaining: KeptLog, archive: Archive, place: PurePosixPath
 ) -> Restored:
     storage.lock(folder / "lock")
-    segments = [s for s in live_segments(archive.list(place)) if s.first < kept.first]
+    segments = [s for s in live_segments(archive.list(place)) if s.first < remaining.first]
     nbytes, expected = 0, 1
     for at, segment in enumerate(segments):
         if segment.first != expected:
-            raise LogCorrupt(f"{kept.archive}/{place}: {segment.name} follows record {expected - 1}: one is missing")
-        expected = segments[at + 1].first if at + 1 < len(segments) else kept.first
+            raise LogCorrupt(
+                f"{remaining.archive}/{place}: {segment.name} follows record {expected - 1}: one is missing"
+            )
+        expected = segments[at + 1].first if at + 1 < len(segments) else remaining.first
         data = archive.read(place / segment.name)
         if fault := _fault(data, segment, expected):
-            raise LogCorrupt(f"{kept.archive}/{place / segment.name}: {fault}; {expected} begins the next segment")
+            raise LogCorrupt(f"{remaining.archive}/{place / segment.name}: {fault}; {expected} begins the next segment")
         await storage.write_atomic(folder / segment.name, data)
         nbytes += len(data)
-    if expected != kept.first:
-        raise LogCorrupt(f"{kept.archive}/{place}: there is no segment, but records up to {kept.first - 1} were copied")
+    if expected != remaining.first:
+        raise LogCorrupt(
+            f"{remaining.archive}/{place}: there is no segment, but records up to {remaining.first - 1} were copied"
+        )
     for name in reversed(NAMES):  # only now the log begins with record 1 again
         if storage.exists(folder / name):
             storage.remove(folder / name)
@@ -77,7 +81,7 @@ async def _restore(
 
 
 def _fault(data: bytes, segment: Segment, behind: int) -> str:
-    """Why a segment does not hold all records before another one; "" where it does."""
+    """Returns why a segment does not hold all records before another one; "" if it does."""
     scan = RecordScan(memoryview(data)[HEADER_BYTES:], Position(segment.first, segment.first, HEADER_BYTES))
     if not (fault := header_fault(data, segment)):
         for _ in scan:

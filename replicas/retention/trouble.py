@@ -1,4 +1,4 @@
-"""Reports about logs that are not as ``retain`` says."""
+"""Reports about logs that exceed the limits of ``retain``."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from spe.runtime.log_line import Level
 from spe.status import HolderStatus
 from spe.stream.times import SECOND, format_timestamp
 
-#: Time between two looks at what is due.
+#: Time between two checks for due segments.
 LOOK_US: Final = SECOND
-#: Who holds what is due is named in the log after so long; ``spe status`` names them at once.
+#: Time after which the holder of due segments is named in the log; ``spe status`` names it at once.
 PATIENCE_US: Final = 60 * SECOND
 
 
 class HeldLog(Trouble):
-    """A log is larger, or older, than it should be, for somebody needs it."""
+    """A log is larger, or older, than it should be, since a consumer needs it."""
 
     BEGINS = "log_held"
     ENDS = "log_free"
@@ -29,7 +29,7 @@ class HeldLog(Trouble):
 
 
 class NotReleased(Trouble):
-    """The archive or the disk refuses."""
+    """The archive or the disk refuses a deletion."""
 
     BEGINS = "log_not_released"
     ENDS = "log_released_again"
@@ -39,7 +39,7 @@ class NotReleased(Trouble):
 
 
 async def look_again_and_again(env: Env, look: Callable[[], Awaitable[None]], refused: NotReleased) -> None:
-    """Deletes what is due, until cancelled; what the archive or the disk refuses is tried again."""
+    """Deletes due segments, until cancelled; what the archive or the disk refuses is tried again."""
     while True:
         await env.clock.sleep(LOOK_US / 1e6)
         try:
@@ -51,11 +51,11 @@ async def look_again_and_again(env: Env, look: Callable[[], Awaitable[None]], re
 
 
 def tell_if_long(trouble: HeldLog, held: Sequence[HolderStatus], now_us: int) -> None:
-    """Names who has held what is due for the longest time, once that is long."""
+    """Names the holder of due segments for the longest time, once that is long."""
     if not held:
         trouble.over()
         return
-    one = min(held, key=lambda h: h.since_us)
-    if now_us - one.since_us > PATIENCE_US:
-        size = f"{one.bytes / 1e6:,.1f} MB that are due to be deleted"
-        trouble.met(SpeError(f"{one.holder} needs {size}, since {format_timestamp(one.since_us)}"))
+    holder = min(held, key=lambda h: h.since_us)
+    if now_us - holder.since_us > PATIENCE_US:
+        size = f"{holder.bytes / 1e6:,.1f} MB that are due to be deleted"
+        trouble.met(SpeError(f"{holder.holder} needs {size}, since {format_timestamp(holder.since_us)}"))

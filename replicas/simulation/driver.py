@@ -74,7 +74,7 @@ class FaultDriver:
             SimClock(),
             self._state,
             self._perform,
-            told=self._tell,
+            report=self._tell,
             reads=self._reads,
             in_state=self._in_state,
             once=self._once,

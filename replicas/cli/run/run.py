@@ -339,7 +339,7 @@ class Supervisor:
                     env.clock,
                     self._state,
                     hands.perform,
-                    told=self._fault_told,
+                    report=self._fault_told,
                     reads=self._reads,
                     in_state=self._history.in_state,
                     once=hands.once,

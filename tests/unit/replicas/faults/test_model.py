@@ -340,7 +340,7 @@ async def test_faults_start_at_their_times_and_end_after_lengths(jump_clock: Jum
     hands = Hands(clock)
     told: list[str] = []
     runner = FaultRunner(
-        clock, FaultState(NAMES), hands.perform, told=lambda event, h: told.append(f"{event} {h.fault}")
+        clock, FaultState(NAMES), hands.perform, report=lambda event, h: told.append(f"{event} {h.fault}")
     )
     schedule = read("""
         - {at: 2s, kind: kill, target: n1a, for: 3s}
@@ -434,7 +434,7 @@ async def test_faults_at_one_time_are_done_in_order(jump_clock: JumpClock) -> No
     hands = Hands(clock)
     told: list[str] = []
     runner = FaultRunner(
-        clock, FaultState(NAMES), hands.perform, told=lambda event, h: told.append(f"{event} {h.fault.kind}")
+        clock, FaultState(NAMES), hands.perform, report=lambda event, h: told.append(f"{event} {h.fault.kind}")
     )
     times = range(1, 41)
     schedule = read("".join(f"- {{at: {t}s, kind: freeze, target: n1a}}\n- {{at: {t}s, kind: heal}}\n" for t in times))
