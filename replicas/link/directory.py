@@ -1,4 +1,4 @@
-"""The directory that a process works with, and how it gets newer ones: docs/internals/directory.md."""
+"""The directory of a process, and how the process gets newer ones: docs/internals/directory.md."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from spe.runtime.log_line import Level, say
 from spe.stream.history import DirectoryApplied
 from spe.wire.messages import DirectoryAnswer, DirectoryRequest
 
-#: Who is behind, and has asked, asks again after this.
+#: Time after which a process that is behind asks again.
 ASK_AGAIN_US: Final = 1_000_000
 
 
 def revision_file(folder: PurePosixPath, plan: Plan) -> PurePosixPath:
-    """File of the newest revision of a process with this folder: one per plan, for another has other partitions."""
+    """Returns the file of a process's newest revision: one per plan, for another plan has other partitions."""
     return folder / f"directory.{plan.fingerprint}"
 
 
 class DirectoryKeeper:
-    """Its configuration, overlaid by the newest revision that it knows, which it keeps on disk.
+    """The configuration of a process, overlaid by the newest known revision, which is stored on disk.
 
     Args:
       env: storage, trace, history.
       configuration: version 0.
-      me: who we are; hellos name the version.
-      path: of the file with the revision; None: it is kept nowhere.
+      me: our identity; hellos name the version.
+      path: of the file with the revision; None: it is not stored.
 
     Attributes:
-      current: what everybody here goes by.
-      revision: the newest that was taken; None: what the configuration says counts.
-      epoch: the latest coordinator's that we have heard of; earlier ones are refused, and what they issued (H6).
+      current: the directory in force in this process.
+      revision: the newest one taken; None: the configuration is in force.
+      epoch: the latest known coordinator's; earlier ones are refused, and their revisions (H6).
       nursery: where revisions are written, once the process runs.
 
     Raises:
@@ -58,7 +58,7 @@ class DirectoryKeeper:
         self._taking = trio.Lock()
         self._changed: list[Callable[[Directory], None]] = []
         self._later: list[Callable[[], None]] = []
-        #: Up to this version we have said why we do not take it.
+        #: The last version whose refusal was reported.
         self._refused = CONFIGURED
         if (revision := self._stored()) is not None:
             try:
@@ -76,30 +76,30 @@ class DirectoryKeeper:
         return self.current.version
 
     def on_change(self, changed: Callable[[Directory], None]) -> None:
-        """From now on this is called with each new directory, in the order of the calls."""
+        """Registers a callback for each new directory; callbacks are called in the order of registration."""
         self._changed.append(changed)
 
     def on_later_epoch(self, later: Callable[[], None]) -> None:
-        """From now on this is called when a later coordinator has begun."""
+        """Registers a callback for the beginning of a later coordinator."""
         self._later.append(later)
 
     def heard_of(self, epoch: int) -> None:
-        """A coordinator has begun."""
+        """Notes that a coordinator has begun."""
         if epoch > self.epoch:
             self.epoch = epoch
             for later in self._later:
                 later()
 
     def over(self, epoch: int) -> str:
-        """Why the coordinator of this epoch is not followed; "" where it is (H6)."""
+        """Returns why the coordinator of this epoch is not followed; "" if it is (H6)."""
         return f"epoch {epoch} is over: {self.epoch} has begun" if epoch < self.epoch else ""
 
     def wants(self, version: Version) -> bool:
-        """Is it newer than ours, and would we take it?"""
+        """Is the version newer than ours, and would we take it?"""
         return version > self.version and version.epoch >= self.epoch and version > self._refused
 
     def received(self, message: DirectoryAnswer) -> None:
-        """What we asked for.  It is taken in a task of its own: no heartbeat waits for our disk.
+        """Takes a requested revision, in a task of its own: no heartbeat waits for our disk.
 
         Raises:
           RemoteProtocolError: it is no revision.
@@ -112,7 +112,7 @@ class DirectoryKeeper:
             self.nursery.start_soon(self.take, revision)
 
     async def take(self, revision: Revision) -> None:
-        """Keeps a revision and goes by it, if it is newer than what we have."""
+        """Stores a revision and applies it, if it is newer than the current one."""
         async with self._taking:
             if not self.wants(revision.version):
                 if revision.version != self.version:  # several peers may have been asked
@@ -141,7 +141,7 @@ class DirectoryKeeper:
         self._env.trace.event("directory_refused", version=str(version), why=why)
 
     def _apply(self, revision: Revision, directory: Directory, *, kept: bool) -> None:
-        """In one step: nobody here acts between two directories."""
+        """Applies a directory in one step: no task of this process runs between two directories."""
         self.revision, self.current = revision, directory
         self.me.directory = directory.version
         self.heard_of(directory.version.epoch)
@@ -158,7 +158,7 @@ class DirectoryKeeper:
     # --- on disk ---
 
     async def _keep(self, revision: Revision) -> bool:
-        """Before it is applied: so a restart does not begin with an older one, unless the disk refuses."""
+        """Stores a revision before it is applied: so a restart does not use an older one, unless the disk fails."""
         if self._path is None:
             return False
         try:
@@ -169,7 +169,7 @@ class DirectoryKeeper:
         return True
 
     async def _keep_current(self) -> None:
-        """The file holds what was refused since: what we go by is in its place again."""
+        """Replaces a stored revision that was refused since by the current one."""
         if self.revision is not None:
             await self._keep(self.revision)
         elif self._path is not None:
@@ -182,34 +182,34 @@ class DirectoryKeeper:
         storage, path = self._env.storage, self._path
         try:
             return Revision.decode(storage.read(path)) if path is not None and storage.exists(path) else None
-        except (OSError, ValueError) as error:  # we shall be told
+        except (OSError, ValueError) as error:  # peers will send it
             self._env.trace.event("directory_damaged", path=str(path), why=str(error))
             return None
 
 
 class DirectoryExchange:
-    """One connection's part: tells the peer which version we have, and asks for its own where that is newer.  Pure.
+    """Exchanges versions over one connection: names ours, and asks for the peer's if it is newer.  Pure.
 
     Args:
       keeper: ours.
-      theirs: version that the peer named when it greeted us.
+      theirs: version in the peer's greeting.
       asks: whether we may ask this peer.
 
     Attributes:
-      theirs: what the peer goes by, as far as it has said.
+      theirs: the peer's latest known version.
     """
 
     def __init__(self, keeper: DirectoryKeeper, theirs: Version, *, asks: bool = True) -> None:
         self._keeper = keeper
         self.theirs = theirs
-        #: What the peer knows that we have; None: what our greeting said, or something older.
+        #: Our version as the peer knows it; None: that of our greeting, or an older one.
         self._told: Version | None = None
         self._asks = asks
-        #: When we asked last, and for which version.
+        #: Time and version of our last request.
         self._asked = (0, CONFIGURED)
 
     def due(self, now: int) -> DirectoryRequest | None:
-        """What to send with a heartbeat, or its answer: nothing while both know that their versions agree."""
+        """Returns the message to send with a heartbeat or its answer: none while both know that versions agree."""
         mine = self._keeper.version
         if self._told is None and mine == self.theirs == CONFIGURED:
             return None
@@ -223,7 +223,7 @@ class DirectoryExchange:
         return DirectoryRequest(*mine)
 
     def requested(self, message: DirectoryRequest) -> DirectoryAnswer | None:
-        """The peer names its version; ours, if it is newer.  A client's is not for others: it says nothing."""
+        """Returns our revision if it is newer than the peer's.  A client's is not for others: it names none."""
         self.theirs = Version(message.epoch, message.number)
         revision = self._keeper.revision
         if revision is None or revision.version <= self.theirs or self._keeper.me.role == "client":

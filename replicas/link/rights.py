@@ -1,7 +1,7 @@
-"""What a peer may say: which roles may send which messages, and on whose behalf.
+"""The messages that each role may send, and on whose behalf.
 
-Whoever accepted the connection checks each message here before acting on it (docs/internals/protocol.md).
-What is sent the other way, from who accepted to who connected, answers a question and is checked by who asked.
+The process that accepted the connection checks each message here before acting on it (docs/internals/protocol.md).
+Messages in the other direction are answers, and are checked by the process that asked.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _EVERYBODY: Final[frozenset[Role]] = frozenset(
 _CONSUMERS: Final[frozenset[Role]] = frozenset(("node", "client"))
 _NOBODY: Final[frozenset[Role]] = frozenset()
 
-#: Roles that may send a message to whom they have connected.
+#: Roles that may send a message over a connection that they opened.
 SENDERS: Final[Mapping[type[Message], frozenset[Role]]] = MappingProxyType(
     {
         Hello: _EVERYBODY,
@@ -117,10 +117,10 @@ SENDERS: Final[Mapping[type[Message], frozenset[Role]]] = MappingProxyType(
 
 
 def wrong_claim(plan: Plan, directory: Directory, role: Role, name: str) -> str:
-    """Why nobody of this name has this role in the plan; "" where somebody may.
+    """Returns why no process of this name has this role in the plan; "" if one may have it.
 
-    A client need not be in the plan: it is served, and no log waits for it.  A newcomer is a node that we may not know,
-    so its name is of the kind that nodes have.
+    A client need not be in the plan: it is served, and no log waits for it.  A newcomer is a node that may be unknown
+    here, so its name must have the form of nodes' names.
     """
     known = {
         "node": name in directory.nodes,
@@ -139,12 +139,12 @@ def wrong_claim(plan: Plan, directory: Directory, role: Role, name: str) -> str:
 
 
 def check_right(directory: Directory, role: Role, name: str, message: Message) -> None:
-    """Raises RemoteProtocolError where a peer must not send this message, or not on behalf of whom it names."""
+    """Raises RemoteProtocolError if a peer must not send this message, or not on behalf of the named process."""
     kind = type(message)
     if role not in SENDERS[kind]:
         raise RemoteProtocolError(f"a {role} must not send {kind.__name__}")
     match message:
-        case Heartbeat():  # first: nearly all that come are these
+        case Heartbeat():  # first: nearly all messages are heartbeats
             others = [ack.consumer for ack in message.acks if host_of(ack.consumer) != name]
         case Subscribe(consumer=consumer):
             others = [] if host_of(consumer) == name else [consumer]
@@ -157,10 +157,14 @@ def check_right(directory: Directory, role: Role, name: str, message: Message) -
 
 
 def no_host(directory: Directory, unit: str, partition: int, name: str) -> str:
-    """Why a node is not served as a replica of a partition; "" where it is.
+    """Returns why a node is not served as a replica of a partition; "" if it is.
 
-    This is no misuse: it may go by another version of the directory than we do.
+    This is no misuse: it may have another version of the directory.
     """
-    of = PartitionId(UnitId(unit), partition)
-    hosts = directory.hosts(of) if of in directory.roles else ()
-    return "" if name in hosts else f"{name} has no role for {of} in version {directory.version} of the directory"
+    partition_id = PartitionId(UnitId(unit), partition)
+    hosts = directory.hosts(partition_id) if partition_id in directory.roles else ()
+    return (
+        ""
+        if name in hosts
+        else f"{name} has no role for {partition_id} in version {directory.version} of the directory"
+    )

@@ -1,4 +1,4 @@
-"""``spe run --continue``: an earlier run goes on in its directory."""
+"""``spe run --continue``: continues an earlier run in its directory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spe.plan.plan import Security
 
 
 class EarlierRun(NamedTuple):
-    """What a run has from its earlier session; times in microseconds, ``begun_us`` is None if no source ever began."""
+    """An earlier session of a run; times in microseconds, ``begun_us`` is None if no source ever began."""
 
     path: Path
     document: Document
@@ -28,7 +28,7 @@ class EarlierRun(NamedTuple):
 
 
 def earlier_run(path: Path) -> EarlierRun:
-    """Reads what a run has left; cuts a torn last line from its events.
+    """Reads the directory of an earlier run; cuts a torn last line from its events.
 
     Raises:
       SpeError: it is no directory of a run, or the run still goes on.

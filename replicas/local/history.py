@@ -1,4 +1,4 @@
-"""What a cluster's processes have said over a whole run, across their restarts.  Pure."""
+"""The statuses of a cluster's processes over a whole run, across their restarts.  Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypeVar
 from spe.status import NodeStatus, ProcessStatus
 from spe.stream.names import NodeState
 
-#: State of a replica as it was heard: name of the replica, before, after.
+#: Change of a replica's state: name of the replica, before, after.
 StateChange = tuple[str, str, str]
 
 S = TypeVar("S", bound=ProcessStatus)
@@ -17,20 +17,20 @@ S = TypeVar("S", bound=ProcessStatus)
 class EventList:
     """The last status of each start of each process.
 
-    Counters begin anew with each start, so a run's figure is the sum (or the largest) over the starts.
+    Counters begin again with each start, so a run's figure is the sum (or the largest) over the starts.
     """
 
     def __init__(self) -> None:
         #: process -> incarnation -> last status.
         self._last: dict[str, dict[int, ProcessStatus]] = {}
         self._states: dict[str, str] = {}
-        #: Of each node, the longest that it went by.
+        #: The longest X of each node.
         self.longest_x_us: dict[str, int] = {}
 
     def heard(self, status: ProcessStatus) -> list[StateChange]:
         """Takes a status; returns the changes of replica states that it shows.
 
-        One that stands by again holds nothing that it could serve, as one that begins.
+        A replica that stands by again holds nothing that it could serve, as one that begins.
         """
         name = status.name
         known = self._last.setdefault(name, {})
@@ -41,10 +41,13 @@ class EventList:
         if status.settings is not None:
             self.longest_x_us[name] = max(status.settings.x_us, self.longest_x_us.get(name, 0))
         changes = []
-        told = {f"{one.unit}/{one.partition}@{name}": one.state.name for one in status.replicas}
-        retired = [r for r in self._states if r.rpartition("@")[2] == name and r not in told]
-        for replica, after in [*told.items(), *((r, NodeState.RECOVERING.name) for r in retired)]:
-            if again:  # every replica begins so, whether it was asked in that moment or not
+        states = {
+            f"{replica_status.unit}/{replica_status.partition}@{name}": replica_status.state.name
+            for replica_status in status.replicas
+        }
+        retired = [r for r in self._states if r.rpartition("@")[2] == name and r not in states]
+        for replica, after in [*states.items(), *((r, NodeState.RECOVERING.name) for r in retired)]:
+            if again:  # every replica begins so, whether it was polled at that moment or not
                 self._states[replica] = NodeState.RECOVERING.name
             before = self._states.get(replica, "")
             if after != before:
@@ -53,24 +56,24 @@ class EventList:
         return changes
 
     def in_state(self, state: str) -> str | None:
-        """A node one of whose replicas is in a state; None where there is none."""
+        """Returns a node with a replica in a state; None if there is none."""
         return next((r.rpartition("@")[2] for r, s in self._states.items() if s == state), None)
 
     def starts(self, name: str) -> int:
-        """How many starts of a process were heard of."""
+        """Returns the known number of starts of a process."""
         return len(self._last.get(name, ()))
 
     def latest(self) -> Mapping[str, ProcessStatus]:
-        """The latest status of each process that was heard."""
+        """Returns the latest status of each process that ever answered."""
         return {name: known[max(known)] for name, known in self._last.items()}
 
     def over(self, name: str, kind: type[S]) -> Iterator[S]:
-        """The last status of each start of a process of this kind, in order."""
+        """Yields the last status of each start of a process of this kind, in order."""
         known = self._last.get(name, {})
         for incarnation in sorted(known):
             if isinstance(status := known[incarnation], kind):
                 yield status
 
     def last(self, name: str, kind: type[S]) -> S | None:
-        """The latest of them; None where there never was one."""
+        """Returns the latest of them; None if there never was one."""
         return next(reversed([*self.over(name, kind)]), None)

@@ -21,27 +21,27 @@ from spe.stream.names import StreamId
 
 
 class ProcessMaker(Protocol):
-    """Makes the processes of a job, each from how it is to be started."""
+    """Makes the processes of a job from their specifications."""
 
     def open(
         self, job: Job, say: Callable[[str], None]
     ) -> AbstractAsyncContextManager[Callable[[ProcessSpec], Managed]]:
-        """The function that makes them, while the block lasts."""
+        """Yields the function that makes them, while the block lasts."""
 
 
 @dataclass
 class Job:
-    """What is to be run.
+    """Description of a run.
 
     Attributes:
-      directory: who runs what, at the addresses of this run; without external clients.
-      external: what each of these reads.
+      directory: roles of nodes, at the addresses of this run; without external clients.
+      external: outputs that each external client reads.
       config: the name of the configuration, as it was given.
-      addresses: of everybody, clients and supervisor included.
-      logs: format and level of what processes log.
-      dashboard: ``host:port`` of the page; "" where there is none.
-      nodes: how nodes are run on Spark; None: they are run here.
-      origins: event time at which each replayed source begins, where the configuration does not say.
+      addresses: of all processes, clients and supervisor included.
+      logs: format and level of the processes' logs.
+      dashboard: ``host:port`` of the page; "" if there is none.
+      nodes: runs nodes on Spark; None: they run here.
+      origins: event time at which each replayed source begins, if the configuration does not have it.
       begun_us: wall time at which the sources began in an earlier session of the run; None: they begin now.
     """
 
@@ -67,10 +67,10 @@ class Job:
 
 
 def local_addresses(directory: Directory) -> dict[str, str]:
-    """Loopback addresses for all: those of the configuration where they are such, free ones otherwise.
+    """Returns loopback addresses for all: those of the configuration if they are such, free ones otherwise.
 
     Raises:
-      PortInUse: one of the configuration is taken.
+      PortInUse: one of the configuration is in use.
     """
     wanted = {n: a for n, a in directory.addresses().items() if _is_local(a)}
     check_free(wanted)
@@ -80,7 +80,7 @@ def local_addresses(directory: Directory) -> dict[str, str]:
 
 
 def metrics_addresses(addresses: Mapping[str, str], without: Collection[str] = ()) -> dict[str, str]:
-    """Free loopback addresses for the metrics of all processes but some, other than those that these will listen on."""
+    """Returns free loopback addresses for the metrics of all processes but some, different from ``addresses``."""
     names = [name for name in addresses if name != SUPERVISOR and name not in without]
     taken = set(addresses.values())
     free = iter(a for a in free_addresses(len(names) + len(taken)) if a not in taken)
@@ -93,9 +93,9 @@ def _is_local(address: str) -> bool:
 
 
 def common_origins(plan: Plan) -> dict[str, int]:
-    """The event time at which the replay of all sources begins: the smallest first one, so that they stay in step.
+    """Returns the event time at which the replay of all sources begins: the smallest, so that they stay in step.
 
-    Sources whose configuration says it, and those that begin when they are started, are not in it.
+    Sources with a configured time, and those that begin when they are started, are left out.
 
     Raises:
       SpeError: an input cannot be read.
@@ -117,7 +117,7 @@ def common_origins(plan: Plan) -> dict[str, int]:
 
 
 def process_specs(job: Job) -> list[ProcessSpec]:
-    """How to start each process: sources first, so that nodes find them; clients last."""
+    """Returns how to start each process: sources first, so that nodes find them; clients last."""
     words = [sys.executable, "-m", "replicas.cli"]
     where = str(job.run.path)
     logs = [] if job.logs == ("text", "info") else ["--log-format", job.logs[0], "--log-level", job.logs[1]]

@@ -1,4 +1,4 @@
-"""Lines of level error in the logs of the processes of a run, read while they are written."""
+"""Reads lines of level error in the logs of the processes of a run, while they are written."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from spe.runtime.log_line import Level
 
 
 class LogErrors:
-    """Reads what is appended to the log of each process.
+    """Reads additions to the log of each process.
 
     Attributes:
-      found: for each process with errors how many lines they are, the first one, and its log.
+      found: for each process with errors the number of lines, the first one, and its log.
     """
 
     def __init__(self, logs: Mapping[str, Path]) -> None:
@@ -24,7 +24,7 @@ class LogErrors:
         self.found: dict[str, dict[str, Any]] = {}
 
     def read(self) -> list[tuple[str, str]]:
-        """(process, text) of each new error, without repetitions; an incomplete line is left for the next time."""
+        """Returns (process, text) of each new error, without repetitions; an incomplete line is read the next time."""
         new: dict[tuple[str, str], None] = {}
         for name, path in self._logs.items():
             if not path.exists():
@@ -40,12 +40,12 @@ class LogErrors:
 
 
 def error_text(line: str, process: str) -> str:
-    """What a line of a log says of an error, as spe.runtime.log_line writes it; "" for other lines."""
+    """Returns the error text of a log line written by spe.runtime.log_line; "" for other lines."""
     if line.startswith("{"):
         try:
-            said = json.loads(line)
+            entry = json.loads(line)
         except ValueError:
             return ""
-        return str(said.get("message", "")) if said.get("level") == Level.ERROR.word else ""
-    found = re.match(rf"\d{{4}}-\S+Z {Level.ERROR.word} {re.escape(process)}: (.*)", line)
-    return "" if found is None else found[1]
+        return str(entry.get("message", "")) if entry.get("level") == Level.ERROR.word else ""
+    match_ = re.match(rf"\d{{4}}-\S+Z {Level.ERROR.word} {re.escape(process)}: (.*)", line)
+    return "" if match_ is None else match_[1]

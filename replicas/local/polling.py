@@ -1,4 +1,4 @@
-"""Asking processes for their status, again and again, and telling them things."""
+"""Polls processes for their status, and sends them messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from spe.runtime.env import Env
 from spe.status import ClientStatus, CoordinatorStatus, NodeStatus, ProcessStatus, SourceStatus, SupervisorStatus
 from spe.wire.messages import Inject, InjectAnswer, Message, Status, StatusRequest, expect
 
-#: A process that takes longer to answer is busy, frozen or cut off: we go on without it.
+#: Time after which an answer is no longer awaited: the process is busy, frozen or cut off.
 ANSWER_S: Final = 1.0
 PERIOD_S: Final = 0.2
 
@@ -31,7 +31,7 @@ class Seen:
 
     Attributes:
       at_us: wall time at which it came.
-      took_us: how long the process took to answer.
+      took_us: time that the process took to answer.
     """
 
     status: ProcessStatus
@@ -39,14 +39,14 @@ class Seen:
     took_us: int = 0
 
 
-def last_of(seen: Mapping[str, Seen], name: str, kind: type[S]) -> S | None:
-    """The last status of a process of this kind; None where it never said any."""
-    found = seen.get(name)
-    return found.status if found is not None and isinstance(found.status, kind) else None
+def last_of(statuses: Mapping[str, Seen], name: str, kind: type[S]) -> S | None:
+    """Returns the last status of a process of this kind; None if it never answered."""
+    last = statuses.get(name)
+    return last.status if last is not None and isinstance(last.status, kind) else None
 
 
 def kind_of(name: str) -> type[ProcessStatus]:
-    """What the process of a name answers with."""
+    """Returns the kind of status of a process, by its name."""
     if name == COORDINATOR:
         return CoordinatorStatus
     if name == SUPERVISOR:
@@ -55,17 +55,17 @@ def kind_of(name: str) -> type[ProcessStatus]:
 
 
 class Poller:
-    """Statuses of processes.
+    """Polls processes.
 
     Args:
-      addresses: of whom to ask, by name.
+      addresses: of the processes to poll, by name.
       heard: called with each status.
 
     Attributes:
-      period_s: between two questions to a process that is followed.
-      addresses: the same, and of nodes that the coordinator says have joined.
+      period_s: between two requests to a process that is followed.
+      addresses: the same, with nodes that have joined according to the coordinator.
       joined: called with the name of each of these, once.
-      seen: the last status of each that ever answered.
+      seen: the last status of each process that ever answered.
     """
 
     def __init__(
@@ -85,11 +85,11 @@ class Poller:
         self._heard = heard
         self.period_s = PERIOD_S
         self.seen: dict[str, Seen] = {}
-        #: Why the last try failed; not there when it did not.
+        #: Why the last request failed; absent if it did not.
         self.errors: dict[str, str] = {}
 
     async def ask(self, name: str, message: Message, *, wait_s: float = ANSWER_S) -> Message:
-        """One question on a connection of its own.
+        """Sends one request on a connection of its own.
 
         Raises:
           SpeError: no answer in time, or not reachable.
@@ -107,7 +107,7 @@ class Poller:
         return answer
 
     async def inject(self, name: str, fault: Mapping[str, Any], *, wait_s: float = ANSWER_S) -> str:
-        """Asks a process to make a fault happen; "" or why it did not."""
+        """Asks a process to make a fault happen; returns "" or why it did not."""
         try:
             answer = expect(await self.ask(name, Inject(fault), wait_s=wait_s), InjectAnswer)
         except SpeError as error:
@@ -115,7 +115,7 @@ class Poller:
         return "" if answer.ok else answer.error
 
     async def ask_status(self, name: str) -> bool:
-        """Asks once; False where no answer came."""
+        """Asks once; returns False if no answer came."""
         began = trio.current_time()
         try:
             self._take(name, await self.ask(name, StatusRequest()), began)
@@ -125,7 +125,7 @@ class Poller:
         return True
 
     async def nodes(self) -> dict[str, NodeStatus]:
-        """What each node that answers says now; also of nodes that have joined."""
+        """Returns the present status of each node that answers; also of nodes that have joined."""
         answered: dict[str, NodeStatus] = {}
 
         async def ask(name: str) -> None:
@@ -144,7 +144,7 @@ class Poller:
         return answered
 
     async def follow(self, name: str) -> None:
-        """Asks for ever, on one connection while it lasts."""
+        """Polls a process for ever, on one connection while it lasts."""
         while True:
             try:
                 connection = await self._dial(name)
@@ -175,7 +175,7 @@ class Poller:
             await trio.sleep(self.period_s)
 
     def _take(self, name: str, answer: Message, began_s: float) -> None:
-        """Raises RemoteProtocolError: it is not the status of this process."""
+        """Takes an answer.  Raises RemoteProtocolError: it is not the status of this process."""
         status = expect(answer, Status).process
         if status.name != name or not isinstance(status, kind_of(name)):
             raise RemoteProtocolError(f"expected the status of {name}, got that of {status.kind} {status.name}")

@@ -17,12 +17,12 @@ import trio
 from replicas.local.supervised_process import LineLink
 from spe.errors import SpeError
 
-#: How much of a log a message quotes.
+#: Maximum length of a quoted log.
 _TAIL_BYTES: Final = 4_000
 
 
 class Phase(enum.StrEnum):
-    """What a process is doing, as its supervisor sees it."""
+    """State of a process, for its supervisor."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -40,8 +40,8 @@ class ProcessSpec:
 
     Attributes:
       command: words; the number of the supervision descriptor is appended as ``--supervisor-fd N``.
-      log: file that takes its output and errors.
-      environment: on top of ours.
+      log: file for its output and errors.
+      environment: in addition to ours.
       reads_stdin: it gets the standard input; all others get none.
     """
 
@@ -56,7 +56,7 @@ class Managed:
     """One process of the cluster over all its starts.
 
     Attributes:
-      starts: how often it was started.
+      starts: number of its starts.
       pid: of the latest start; None before the first.
       status: exit status of the latest end (negative: the signal); None while it runs.
     """
@@ -108,12 +108,12 @@ class Managed:
         )
 
     def signal(self, number: signal.Signals) -> None:
-        """Nothing where it has ended."""
+        """Sends a signal; ignored if the process has ended."""
         if self.alive and self._child is not None:
             self._child.send_signal(number)
 
     async def wait(self) -> int:
-        """Exit status of the running process."""
+        """Returns the exit status of the running process at its end."""
         assert self._child is not None
         try:
             pidfd = os.pidfd_open(self._child.pid)
@@ -130,13 +130,13 @@ class Managed:
         return status
 
     def end_now(self) -> None:
-        """Kills and reaps it without giving anybody else a turn: the last resort."""
+        """Kills and reaps it without letting other tasks run: the last resort."""
         self.signal(signal.SIGKILL)
         if self.alive and self._child is not None:
             self.status = self._child.wait()
 
     def last_words(self) -> str:
-        """The end of what the latest start wrote."""
+        """Returns the end of the latest start's output."""
         try:
             with self.spec.log.open("rb") as log:
                 log.seek(max(self._log_from, log.seek(0, os.SEEK_END) - _TAIL_BYTES))

@@ -17,7 +17,7 @@ LogLevelOption = Annotated[Level, Parameter(help="Least important lines that are
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True)
 class ProcessOptions:
-    """See the module.
+    """Options of a process; see the module.
 
     Attributes:
       link: descriptor of the connection to a supervisor.
@@ -34,5 +34,5 @@ class ProcessOptions:
     link: Annotated[int | None, Parameter(name="--supervisor-fd", show=False)] = None
 
 
-#: Nothing is said.
+#: No options.
 DEFAULTS = ProcessOptions()

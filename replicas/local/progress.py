@@ -1,4 +1,4 @@
-"""When a run is complete, read by all, and when nothing moves any more.  Pure: statuses in, answers out."""
+"""Tells when a run is complete and read, and when nothing moves any more.  Pure: statuses in, answers out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spe.stream.names import NodeId, NodeState, StreamId
 
 
 class ProgressWatch:
-    """Knows when a run is complete, and when nothing moves any more.  Pure."""
+    """Tells when a run is complete, and when nothing moves any more.  Pure."""
 
     def __init__(self, plan: Plan, directory: Directory) -> None:
         self._directory = directory
@@ -25,7 +25,7 @@ class ProgressWatch:
         self._moved_us: dict[str, int] = {}
         self._figures: dict[str, Any] = {}
         self._hopeless_us: int | None = None
-        #: Since when a replica lacks something that it would recover from; wall time.
+        #: Since when a replica lacks something that it needs to recover; wall time.
         self._lacks_us: dict[str, int] = {}
         self._told: set[str] = set()
         #: Since when a process that is not ready starts; wall time.
@@ -33,7 +33,7 @@ class ProgressWatch:
         self.complete = False
 
     def look(self, last: Mapping[str, ProcessStatus], now_us: int) -> None:
-        """Takes the latest status of each process that has said one."""
+        """Takes the latest status of each process that has answered."""
         self._last = last
         for name in [*self._sources, *self._clients]:
             figures = _progress(last.get(name))
@@ -44,7 +44,7 @@ class ProgressWatch:
         self._lacks_us = {name: self._lacks_us.get(name, now_us) for name in self._lacking()}
 
     def _lacking(self) -> dict[str, tuple[str, NodeId]]:
-        """By replica that recovers: what it lacks, and its node."""
+        """Returns, by recovering replica, its lack, and its node."""
         return {
             f"{partition}@{node}": (replica.missing[0], node)
             for partition, nodes in self._directory.placement.items()
@@ -53,7 +53,7 @@ class ProgressWatch:
         }
 
     def stranded(self, now_us: int) -> list[str]:
-        """Replicas that have lacked something for X, each with what it is."""
+        """Returns replicas that have lacked something for X, each with its lack."""
         return [
             f"{name} lacks {what}"
             for name, (what, node) in self._lacking().items()
@@ -61,20 +61,20 @@ class ProgressWatch:
         ]
 
     def newly_stranded(self, now_us: int) -> list[str]:
-        """Those of them that were not named by the last call."""
+        """Returns those that the last call did not name."""
         now = self.stranded(now_us)
-        new = [one for one in now if one not in self._told]
+        new = [text for text in now if text not in self._told]
         self._told = set(now)
         return new
 
     def _open(self) -> list[str]:
-        """Sources that have not ended, channels that are not complete."""
+        """Returns sources that have not ended, and channels that are not complete."""
         return self._going() + [
             f"{name} {channel}" for name in self._clients for channel in _open_channels(self._last.get(name))
         ]
 
     def _going(self) -> list[str]:
-        """Sources that have not ended."""
+        """Returns sources that have not ended."""
         return [n for n in self._sources if (log := self._log(n)) is None or not log.ended]
 
     def _log(self, source: str) -> SourceLogStatus | None:
@@ -82,7 +82,7 @@ class ProgressWatch:
         return status.log if isinstance(status, SourceStatus) else None
 
     def _faults(self) -> list[str]:
-        """The faults of sources that have failed."""
+        """Returns the faults of sources that have failed."""
         return [f"{n}: {log.fault}" for n in self._sources if (log := self._log(n)) is not None and log.fault]
 
     def _replica(self, partition: PartitionId, node: str) -> ReplicaStatus | None:
@@ -91,21 +91,21 @@ class ProgressWatch:
         return next((r for r in replicas if (r.unit, r.partition) == partition), None)
 
     def sources_quiet(self, now_us: int, quiet_us: int) -> bool:
-        """Replayed sources that have ended, or have not moved for so long.  Live ones may be silent for ever."""
+        """Have replayed sources ended, or not moved for so long?  Live ones may be silent for ever."""
         if not self._replayed:
             return False
         return all(now_us - self._moved_us.get(n, now_us) >= quiet_us for n in self._going())
 
     def stuck(self, now_us: int, patience_us: int) -> bool:
-        """No source and no client has moved for twice the sum of X over the nodes, and this long."""
+        """Has no source and no client moved for twice the sum of X over the nodes, and this long?"""
         x_us = sum(n.x_us for n in self._directory.nodes.values())
         return all(now_us - at >= patience_us + 2 * x_us for at in self._moved_us.values())
 
     def hopeless(self, now_us: int, grace_us: int, gone: Collection[str] = ()) -> str:
-        """Why nothing more can come: a source has failed, or all replicas of a partition have stopped.
+        """Returns why nothing more can come: a source has failed, or all replicas of a partition have stopped.
 
         Args:
-          grace_us: so long what is still under way may arrive.
+          grace_us: time for elements under way to arrive.
           gone: processes that do not run.
 
         Returns:
@@ -129,7 +129,7 @@ class ProgressWatch:
         return ""
 
     def recovering(self, gone: Collection[str] = ()) -> list[str]:
-        """Replicas that have yet to return, of processes that run.  One that has stopped for good does not count."""
+        """Returns replicas that have yet to return, of running processes; without those that stopped for good."""
         return [
             f"{partition}@{node}"
             for partition, nodes in self._directory.placement.items()
@@ -141,11 +141,11 @@ class ProgressWatch:
         ]
 
     def restart(self, now_us: int) -> None:
-        """A fault or a repair happened: the time without progress counts anew for all processes."""
+        """Restarts the time without progress of all processes, after a fault or a repair."""
         self._moved_us = dict.fromkeys(self._moved_us, now_us)
 
     def starting(self, names: Collection[str], now_us: int, patience_us: int) -> None:
-        """Processes that start now.  Something moves while one does, but each only for so long."""
+        """Notes processes that start now.  Each counts as movement while it starts, but only for so long."""
         self._starts_us = {name: self._starts_us.get(name, now_us) for name in names}
         if any(now_us - since < patience_us for since in self._starts_us.values()):
             self.restart(now_us)
@@ -156,14 +156,14 @@ class ProgressWatch:
 
 
 class UnreadWatch:
-    """Knows whether external clients have read all of a run that is complete.
+    """Tells whether external clients have read all of a complete run.
 
     Args:
       external: client -> the outputs that it reads.
-      patience_us: so long nobody may read anything.
+      patience_us: maximum time without reading.
 
     Attributes:
-      left: something is still kept for somebody.
+      left: something is still kept for a client.
     """
 
     def __init__(self, plan: Plan, external: Mapping[str, Collection[StreamId]], patience_us: int) -> None:
@@ -177,7 +177,7 @@ class UnreadWatch:
         """Is all of it read, or was nothing read for too long?
 
         Args:
-          now: what the processes that run say now.
+          now: the present statuses of running processes.
         """
         replicas = [r for status in now.values() if isinstance(status, NodeStatus) for r in status.replicas]
         serving = [r for r in replicas if r.state is not NodeState.RECOVERING and not r.error]
@@ -189,7 +189,7 @@ class UnreadWatch:
 
 
 def _progress(status: ProcessStatus | None) -> Any:
-    """What changes while a source or a client moves."""
+    """Returns the figures that change while a source or a client moves."""
     if isinstance(status, SourceStatus) and status.log is not None:
         return status.incarnation, status.log.last_id, status.log.frontier
     if isinstance(status, ClientStatus):

@@ -1,4 +1,4 @@
-"""Which nodes may be stopped without a gap: others must serve what they run.  Pure: statuses in, reasons out."""
+"""Finds nodes that may be stopped without a gap: others must serve their partitions.  Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spe.stream.names import NodeId, NodeState, UnitId
 
 
 def partitions_of(directory: Directory, answered: Mapping[str, NodeStatus], node: str) -> list[PartitionId]:
-    """What a node runs now; what the directory says where it does not answer.
+    """Returns a node's partitions; those of the directory if it does not answer.
 
     Args:
       answered: the latest status of each node that answers.
@@ -24,22 +24,22 @@ def partitions_of(directory: Directory, answered: Mapping[str, NodeStatus], node
 
 
 def partners(directory: Directory, answered: Mapping[str, NodeStatus], node: str) -> dict[PartitionId, dict[str, str]]:
-    """For each partition of a node, who else runs it, and in which state: ``STABLE``, or what else it is."""
+    """Returns, for each partition of a node, its other nodes, and the state of each: ``STABLE``, or another."""
     return {id: _others(directory, answered, node, id) for id in partitions_of(directory, answered, node)}
 
 
 def _others(directory: Directory, answered: Mapping[str, NodeStatus], node: str, id: PartitionId) -> dict[str, str]:
-    found: dict[str, str] = {}
+    states: dict[str, str] = {}
     for name, status in answered.items():
-        for one in status.replicas:
-            if name != node and (one.unit, one.partition) == id:
-                found[name] = one.state.name if one.error is None else "stopped by an error"
+        for replica in status.replicas:
+            if name != node and (replica.unit, replica.partition) == id:
+                states[name] = replica.state.name if replica.error is None else "stopped by an error"
     silent = [n for n in directory.placement.get(id, ()) if n != node and n not in answered]
-    return found | dict.fromkeys(map(str, silent), "silent")
+    return states | dict.fromkeys(map(str, silent), "silent")
 
 
 def without_partner(directory: Directory, answered: Mapping[str, NodeStatus], node: str) -> list[str]:
-    """Partitions that nobody else runs, and what to do: these have a gap while the node restarts."""
+    """Returns partitions without another node, with advice: these have a gap while the node restarts."""
     alone = [id for id, others in partners(directory, answered, node).items() if not others]
     return [f"{id} runs on {node} alone{_advice(directory, id, node)}" for id in alone]
 
@@ -51,7 +51,7 @@ def _advice(directory: Directory, id: PartitionId, node: str) -> str:
 
 
 def hindrances(directory: Directory, answered: Mapping[str, NodeStatus], node: str) -> list[str]:
-    """Why a node may not be stopped now; empty where each of its partitions has another replica that is STABLE."""
+    """Returns why a node may not be stopped now; empty if each of its partitions has another STABLE replica."""
     return without_partner(directory, answered, node) + [
         f"{id}: {', '.join(f'{name} is {state}' for name, state in others.items())}"
         for id, others in partners(directory, answered, node).items()
@@ -60,7 +60,7 @@ def hindrances(directory: Directory, answered: Mapping[str, NodeStatus], node: s
 
 
 def moved_away(coordinator: CoordinatorStatus | None, node: str) -> set[str]:
-    """Partitions whose newest move took them from a node."""
+    """Returns partitions whose newest move took them from a node."""
     newest = {move.partition: move for move in (coordinator.moves if coordinator is not None else ())}
     return {name for name, move in newest.items() if move.source == node and move.phase == "done"}
 
@@ -68,13 +68,13 @@ def moved_away(coordinator: CoordinatorStatus | None, node: str) -> set[str]:
 def not_back(
     status: NodeStatus | None, before: int, ran: Collection[PartitionId], moved: Collection[str] = ()
 ) -> list[str]:
-    """Why a node that restarts is not back; empty when it runs what it ran, and all of that is STABLE.
+    """Returns why a node that restarts is not back; empty if all of its partitions run and are STABLE.
 
     Args:
       status: the latest; None: it does not answer.
-      before: its incarnation before the restart; of a node that did not answer then, 0.
+      before: its incarnation before the restart; 0 if it did not answer then.
       ran: its partitions before.
-      moved: those that it need not run any more.
+      moved: partitions that it need not run any more.
     """
     if status is None or status.incarnation == before:
         return ["it does not answer yet"]
@@ -83,5 +83,5 @@ def not_back(
 
 
 def nodes_to_restart(directory: Directory, named: Collection[str]) -> list[NodeId]:
-    """In the order of the directory; all where none is named."""
+    """Returns the named nodes in the order of the directory; all if none is named."""
     return [n for n in directory.nodes if n in named or not named]

@@ -39,24 +39,24 @@ from spe.runtime.tls import SUPERVISOR as SUPERVISOR
 
 CONFIG: Final = "config.yaml"
 CLUSTER: Final = "cluster.json"
-#: Says that the processes of a run have ended, with the pid of its supervisor, which compares what they recorded.
+#: Marks that the processes of a run have ended, with the pid of its supervisor, which compares their recordings.
 ENDED: Final = "ended.json"
-#: Where the processes of a run serve metrics, as Prometheus reads it (``file_sd_configs``).
+#: Addresses of the processes' metrics, as Prometheus reads them (``file_sd_configs``).
 SCRAPED: Final = "prometheus.json"
 _PACKAGES: Final = ("numpy", "trio", "msgpack", "pydantic", "pyyaml", "sqlglot", "cyclopts", "rich", "pyarrow")
 
 
 @dataclass(frozen=True)
 class Target:
-    """A cluster, and what is needed to connect to it.
+    """A cluster, with everything needed to connect to it.
 
     Attributes:
-      directory: who runs what; with the addresses of the run, where it is one.
-      addresses: of everybody who can be talked to, by name; in a run also its clients and its supervisor.
+      directory: roles of nodes; with the addresses of the run, if it is one.
+      addresses: of all reachable processes, by name; in a run also its clients and its supervisor.
       folder: of the run; None for a configuration.
       supervisor_pid: of the run, as it was written; 0 for a configuration.
-      metrics: where processes serve metrics and health, by name.
-      links: what makes links fail, as ``spe run --links``.
+      metrics: addresses of metrics and health, by name.
+      links: kind of link faults, as ``spe run --links``.
     """
 
     plan: Plan
@@ -69,15 +69,15 @@ class Target:
     links: str = "inside"
 
     def env(self, name: str = CONTROL) -> Env:
-        """In which a command, or a process of this name, reaches the cluster; nothing is kept on disk."""
+        """Returns the environment of a command, or a process of this name; nothing is stored on disk."""
         return secured(placed(production_env(Path()), self.folder), self.plan, name)
 
 
 def load_target(path: Path, process: str = "") -> Target:
-    """A configuration, or the directory of a run.
+    """Reads a configuration, or the directory of a run.
 
     Args:
-      process: as which process of the run we look: it may reach its peers by ways of its own.
+      process: the process of the run that connects: its links to peers may be its own.
 
     Raises:
       ConfigError, SpeError: it is neither.
@@ -98,7 +98,7 @@ def load_target(path: Path, process: str = "") -> Target:
         plan = with_origins(plan, data["origins"])
         if "budget" in data:
             directory = with_budget(directory, int(data["budget"]))
-        if "certificates" in data:  # the copy of the configuration is not beside them
+        if "certificates" in data:  # the copy of the configuration is in another folder
             plan = replace(plan, security=replace(plan.security, certificates=data["certificates"]))
         metrics = data.get("metrics", {})
         secret = data.get("secret", "")
@@ -111,7 +111,7 @@ def load_target(path: Path, process: str = "") -> Target:
 
 
 def require_addresses(path: Path, target: Target, names: Iterable[str] | None = None) -> None:
-    """Raises ConfigError where a configuration leaves addresses open: only ``spe run`` finds free ones."""
+    """Raises ConfigError if a configuration leaves addresses open: only ``spe run`` finds free ones."""
     wanted = target.addresses if names is None else names
     if target.folder is None:
         check_all_addressed(str(path), {n: target.addresses[n] for n in wanted})
@@ -119,25 +119,25 @@ def require_addresses(path: Path, target: Target, names: Iterable[str] | None = 
 
 @dataclass(frozen=True)
 class RunDirectory:
-    """Paths inside the directory of a run, and what is written there."""
+    """Paths inside the directory of a run, and its files."""
 
     path: Path
 
     @classmethod
     def create(cls, path: Path | None, config: Document) -> RunDirectory:
-        """A new one; ``runs/NAME-TIME`` where none is given.
+        """Makes a new one; ``runs/NAME-TIME`` by default.
 
         Raises:
           SpeError: there is something already, or it cannot be made.
         """
-        given = path is not None
+        named = path is not None
         if path is None:
             stem = Path("runs") / f"{Path(config.name).stem}-{time.strftime('%Y%m%d-%H%M%S')}"
             path, number = stem, 1
             while path.exists():
                 number += 1
                 path = stem.with_name(f"{stem.name}-{number}")
-        if given and path.exists() and (not path.is_dir() or any(path.iterdir())):
+        if named and path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise SpeError(f"{path} is there already and not empty; a run needs a directory of its own")
         try:
             path.mkdir(0o750, parents=True, exist_ok=True)
@@ -158,11 +158,11 @@ class RunDirectory:
 
     @property
     def output(self) -> Path:
-        """Where relative paths of sinks start from."""
+        """Base of relative paths of sinks."""
         return self.path / "output"
 
     def first_malformed(self, source: str) -> str:
-        """``line N: reason`` of the first row that a source set aside; "" where it has none."""
+        """Returns ``line N: reason`` of the first row that a source set aside; "" if there is none."""
         try:
             with (self.path / "malformed" / f"{source}.jsonl").open(encoding="utf-8") as file:
                 row = json.loads(file.readline())
@@ -171,7 +171,7 @@ class RunDirectory:
             return ""
 
     def write_cluster(self, plan: Plan, **facts: Any) -> None:
-        """What :func:`load_target` reads.  It names the file with the secret of the run, and holds no secret."""
+        """Writes the file for :func:`load_target`.  It names the file with the run's secret, and has no secret."""
         data = {
             "pid": os.getpid(),
             "birth": birth_of(os.getpid()),
@@ -197,7 +197,7 @@ class RunDirectory:
             raise SpeError(f"{path} cannot be written: {error.strerror}") from error
 
     def write_conditions(self, process: str, conditions: Conditions) -> None:
-        """What a process finds when it starts (again)."""
+        """Writes the conditions that a process reads at its (next) start."""
         self.write(f"conditions/{file_name(process)}.json", conditions.to_data())
 
     def read_conditions(self, process: str) -> Conditions:
@@ -209,36 +209,36 @@ class RunDirectory:
 
 
 def file_name(process: str) -> str:
-    """``source:a`` as a file name."""
+    """Returns ``source:a`` as a file name."""
     return re.sub(r"[^\w.\-]", "-", process)
 
 
 def versions() -> dict[str, str]:
-    """Versions of this software and of what it uses."""
-    found = {"spe": __version__, "python": platform.python_version(), "system": platform.platform()}
+    """Returns versions of this software and of its dependencies."""
+    found_versions = {"spe": __version__, "python": platform.python_version(), "system": platform.platform()}
     for name in _PACKAGES:
         try:
-            found[name] = version(name)
+            found_versions[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return found_versions
 
 
 def commit() -> str:
-    """The git commit of this software, with "+" where files were changed since; "" outside a checkout."""
+    """Returns the git commit of this software, with "+" if files were changed since; "" outside a checkout."""
     here = ["git", "-C", str(Path(__file__).parent)]
     try:
-        said = [
+        outputs = [
             subprocess.run([*here, *what], capture_output=True, text=True, timeout=10, check=True).stdout.strip()
             for what in (("rev-parse", "--short=12", "HEAD"), ("status", "--porcelain", "--untracked-files=no"))
         ]
     except (OSError, subprocess.SubprocessError):
         return ""
-    return said[0] + ("+" if said[1] else "")
+    return outputs[0] + ("+" if outputs[1] else "")
 
 
 def made_by() -> str:
-    """A line with everything besides the seed that a simulated run depends on."""
+    """Returns a line with everything besides the seed that a simulated run depends on."""
     known = versions()
     names = ("spe", "python", "trio", "numpy")
     at = commit()

@@ -1,4 +1,4 @@
-"""When a run is over: its processes have ended, and nobody would answer."""
+"""Detects a run that is over: its processes have ended, and none would answer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spe.errors import SpeError
 
 
 def why_over(target: Target) -> str:
-    """That the run is over, and where its figures are; "" for a run that goes on, and for a configuration."""
+    """Returns that the run is over, and where its figures are; "" for a running one, and for a configuration."""
     if target.folder is None:
         return ""
     over, summary = f"the run in {target.folder} is over", target.folder / "summary.json"
@@ -28,7 +28,7 @@ def why_over(target: Target) -> str:
 
 
 def compares(target: Target) -> bool:
-    """The processes of the run have ended, or end now; its supervisor compares and proves what they recorded."""
+    """Have the processes of the run ended, or do they end now?  Then its supervisor compares their recordings."""
     if target.folder is None or not alive(target.supervisor_pid):
         return False
     try:
@@ -38,20 +38,20 @@ def compares(target: Target) -> bool:
 
 
 def refuse_running(target: Target) -> None:
-    """Raises SpeError for a run that is not over, or still compares what it has written."""
+    """Raises SpeError for a run that is not over, or still compares its recordings."""
     if target.folder is not None and alive(target.supervisor_pid):
         raise SpeError(f"the run in {target.folder} goes on, with process {target.supervisor_pid}; stop it first")
 
 
 def refuse_over(target: Target) -> None:
-    """Raises SpeError for a run that is over: nobody would answer."""
+    """Raises SpeError for a run that is over: no process would answer."""
     if over := why_over(target):
         raise SpeError(over)
 
 
 @contextmanager
 def while_it_runs(target: Target) -> Iterator[None]:
-    """Refuses a run that is over.  What fails because it ends meanwhile fails with that reason."""
+    """Refuses a run that is over.  Errors because it ends inside the block get that reason."""
     refuse_over(target)
     try:
         yield

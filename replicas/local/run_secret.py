@@ -1,4 +1,4 @@
-"""The secret of a run, outside of its directory: that is shown, copied and archived, and holds no secret."""
+"""Stores the secret of a run outside of its directory, which is shown, copied and archived."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from typing import Final
 
 from spe.errors import SpeError
 
-#: Where a folder for such files is made, the first that can be written: of the user, else of the machine.
+#: Variable with the place of a folder for such files: the first writable one, of the user, else of the machine.
 _STATE: Final = "XDG_STATE_HOME"
 
 
 @contextmanager
 def kept_secret() -> Iterator[tuple[str, Path]]:
-    """A new secret and the file that holds it for as long as the block lasts; only its owner reads it.
+    """Yields a new secret and its file, which exists while the block lasts; only its owner reads it.
 
-    Files of supervisors that were killed are removed.
+    Files of killed supervisors are removed.
 
     Raises:
-      SpeError: there is no folder where it can be kept.
+      SpeError: there is no folder for it.
     """
     folder = _folder()
     _sweep(folder)
@@ -39,7 +39,7 @@ def kept_secret() -> Iterator[tuple[str, Path]]:
 
 
 def read_secret(path: str) -> str:
-    """The secret of a run; "" when the run is over.  Raises SpeError: it is there, and not for us to read."""
+    """Returns the secret of a run; "" when the run is over.  Raises SpeError: the file is not readable for us."""
     if not path:
         return ""
     try:
@@ -51,24 +51,24 @@ def read_secret(path: str) -> str:
 
 
 def _folder() -> Path:
-    given = os.environ.get(_STATE)
-    homes = [Path(given)] if given else []
-    with suppress(RuntimeError):  # nobody knows the home of this user
+    state_home = os.environ.get(_STATE)
+    homes = [Path(state_home)] if state_home else []
+    with suppress(RuntimeError):  # the home of this user is unknown
         homes.append(Path.home() / ".local/state")
     tried = [*(home / "spe" for home in homes), Path(tempfile.gettempdir()) / f"spe-{os.getuid()}"]
     for folder in tried:
         with suppress(OSError):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            found = folder.lstat()
-            ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
-            if ours and not stat.S_IMODE(found.st_mode) & 0o077 and os.access(folder, os.W_OK):
+            stat_ = folder.lstat()
+            ours = stat.S_ISDIR(stat_.st_mode) and stat_.st_uid == os.getuid()
+            if ours and not stat.S_IMODE(stat_.st_mode) & 0o077 and os.access(folder, os.W_OK):
                 return folder
     shown = ", ".join(map(str, tried))
     raise SpeError(f"the secret of the run can be kept in none of {shown}; expected one that is ours, with mode 700")
 
 
 def _sweep(folder: Path) -> None:
-    """Removes what supervisors left that are gone."""
+    """Removes files of supervisors that are gone."""
     for path in folder.glob("*.token"):
         pid = path.name.partition("-")[0]
         with suppress(OSError):

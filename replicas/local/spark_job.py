@@ -1,4 +1,4 @@
-"""``spe run --on spark``: the nodes of a run as tasks of Spark; everybody else is a process of this machine."""
+"""``spe run --on spark``: runs the nodes as tasks of Spark; all others are processes of this machine."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ if TYPE_CHECKING:
 _LOOK_S: Final = 0.3
 _TELL_S: Final = 10.0
 _TOKEN: Final = "token"
-#: In the directory of a run: executors that can read it see that directory.
+#: File in the directory of a run: executors that can read it see that directory.
 _SEEN: Final = "seen-by-executors"
 
 
 @dataclass(frozen=True)
 class SparkOptions:
-    """Which Spark.
+    """The user's choice of a Spark.
 
     Attributes:
-      master: None: what spark-submit was told.
+      master: None: that of spark-submit.
       conf: further settings.
     """
 
@@ -58,9 +58,9 @@ class SparkNodes:
     """Spark, with room for the nodes of a run.
 
     Attributes:
-      host: on which executors reach this machine.
+      host: name under which executors reach this machine.
       by_host: replicas of a partition share no host, either.
-      stored: what nodes keep on disk is in the directory of the run, which all executors see.
+      stored: nodes' files are in the directory of the run, which all executors see.
     """
 
     context: SparkContext
@@ -70,18 +70,18 @@ class SparkNodes:
     stored: bool = False
 
     def addresses(self, directory: Directory) -> dict[str, str]:
-        """Of everybody: a node's is its name, and who talks to nodes must be reached from their machines."""
+        """Returns all addresses: a node's is its name; processes that talk to nodes must be reachable from Spark."""
         others = [n for n in processes_of(directory) if n not in directory.nodes]
         outside = [n for n in others if not n.startswith("client:")]
         inside = [SUPERVISOR, *(n for n in others if n.startswith("client:"))]
-        found = {str(n): address_of(str(n)) for n in directory.nodes}
-        found |= dict(zip(outside, free_addresses(len(outside), self.host), strict=True))
-        taken = {address.rpartition(":")[2] for address in found.values()}
-        free = (a for a in free_addresses(len(inside) + len(found)) if a.rpartition(":")[2] not in taken)
-        return found | dict(zip(inside, free, strict=False))
+        addresses_ = {str(n): address_of(str(n)) for n in directory.nodes}
+        addresses_ |= dict(zip(outside, free_addresses(len(outside), self.host), strict=True))
+        taken = {address.rpartition(":")[2] for address in addresses_.values()}
+        free = (a for a in free_addresses(len(inside) + len(addresses_)) if a.rpartition(":")[2] not in taken)
+        return addresses_ | dict(zip(inside, free, strict=False))
 
     def prepare(self, run: RunDirectory, plan: Plan, directory: Directory) -> None:
-        """Finds out what executors see of a run.
+        """Checks what executors see of a run.
 
         Raises:
           SpeError: they lack something.
@@ -107,7 +107,7 @@ class SparkNodes:
 
     @asynccontextmanager
     async def open(self, job: Job, say: Callable[[str], None]) -> AsyncIterator[Callable[[ProcessSpec], Managed]]:
-        """How each process of a run is made: nodes on Spark, while the block lasts."""
+        """Yields the function that makes each process of a run: nodes on Spark, while the block lasts."""
         secret, run = new_secret(), job.run
         commands = {spec.name: self._command(spec, run) for spec in job.specs}
         environments = {spec.name: spec.environment for spec in job.specs}
@@ -138,18 +138,18 @@ class SparkNodes:
             yield directory.process
 
     def _command(self, spec: ProcessSpec, run: RunDirectory) -> tuple[str, ...]:
-        """Without the interpreter; the folder of the task takes the place of the directory of the run."""
+        """Returns the command without the interpreter; the task's folder replaces the directory of the run."""
         words = tuple(FOLDER if word == str(run.path) else word for word in spec.command[1:])
         return (*words, "--storage", str(run.path.absolute())) if self.stored else words
 
 
 def cluster_file(text: str) -> str:
-    """What a node finds in place of the run's own: the secret is beside it, and metrics are served nowhere."""
+    """Returns a node's version of the run's file: the secret is elsewhere, and there are no metrics."""
     return json.dumps({**json.loads(text), "secret": _TOKEN, "metrics": {}})
 
 
 def keeps_on_disk(directory: Directory) -> str:
-    """What of the nodes only their disk has; "" where partners have it all."""
+    """Returns data of nodes that only their disks have; "" if partners have everything."""
     if directory.standbys:
         return "standbys keep checkpoints on disk"
     if directory.logs:
@@ -167,7 +167,7 @@ def open_nodes(
     """Starts Spark, and waits until there is room for all nodes.
 
     Raises:
-      SpeError: something does not go with Spark, or there are too few executors.
+      SpeError: an option does not go with Spark, or there are too few executors.
     """
     if links != LinkMode.INSIDE:
         raise SpeError(f"--links {links} does not go with --on spark: nodes change their places, proxies do not follow")
@@ -175,32 +175,32 @@ def open_nodes(
     with open_spark(f"spe {plan.cluster}", master, conf) as context:
         known = settings(context)
         apart = partners(directory)
-        executors, found = wait_for_room(
+        executors, room = wait_for_room(
             apart, lambda: registered(context), expected_executors(context.master or "", known)
         )
-        if found is Fit.BY_EXECUTOR and len({e.spot.host for e in executors}) > 1:
+        if room is Fit.BY_EXECUTOR and len({e.spot.host for e in executors}) > 1:
             print("there are too few hosts: replicas of a partition may share one, but no executor", flush=True)
-        yield SparkNodes(context, executors, known["spark.driver.host"], found is Fit.BY_HOST)
+        yield SparkNodes(context, executors, known["spark.driver.host"], room is Fit.BY_HOST)
 
 
 def wait_for_room(
     apart: Mapping[str, frozenset[str]], executors: Callable[[], Sequence[Executor]], expected: int | None
 ) -> tuple[Sequence[Executor], Fit]:
-    """The executors once all nodes fit on them.
+    """Returns the executors once all nodes fit on them.
 
     Raises:
       SpeError: they do not.
     """
-    began = told = time.monotonic()
+    began = reported = time.monotonic()
     while True:
         now = executors()
         waited = time.monotonic() - began
-        found = fit(apart, now, expected, round(waited * 1e6))
-        if found is Fit.NEVER:
+        room = fit(apart, now, expected, round(waited * 1e6))
+        if room is Fit.NEVER:
             raise SpeError(needs(apart, now))
-        if found is not Fit.NOT_YET:
-            return now, found
-        if time.monotonic() - told >= _TELL_S:
-            told = time.monotonic()
+        if room is not Fit.NOT_YET:
+            return now, room
+        if time.monotonic() - reported >= _TELL_S:
+            reported = time.monotonic()
             print(f"waiting for executors: {needs(apart, now)}", flush=True)
         time.sleep(_LOOK_S)

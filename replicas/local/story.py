@@ -8,7 +8,7 @@ from spe.status import ChannelStatus, ClientStatus, NodeStatus, ProcessStatus, S
 
 
 class Story:
-    """Turns statuses into lines, each told once."""
+    """Turns statuses into lines, each once."""
 
     def __init__(self) -> None:
         self._told: set[tuple[Any, ...]] = set()
@@ -16,7 +16,7 @@ class Story:
         self._counts: dict[tuple[str, int, str], tuple[int, int]] = {}
 
     def heard(self, status: ProcessStatus) -> list[str]:
-        """Takes the status of a process; returns what is new in it."""
+        """Takes the status of a process; returns lines for its news."""
         lines = [f"{who} {text}" for who, text in failures_of(status) if self._once(status, who, text)]
         if isinstance(status, SourceStatus) and status.log is not None:
             note = status.log.note
@@ -28,8 +28,8 @@ class Story:
                     lines.append(
                         f"{status.name} reads {switch.channel} from {switch.after}, before from {switch.before}"
                     )
-            for one in status.channels:
-                lines += self._channel(status, one)
+            for received in status.channels:
+                lines += self._channel(status, received)
         return lines
 
     def _once(self, status: ProcessStatus, *what: Any) -> bool:
@@ -38,8 +38,8 @@ class Story:
         self._told.add(key)
         return new
 
-    def _channel(self, client: ClientStatus, one: ChannelStatus) -> list[str]:
-        name, channel, tentative, undone = client.name, one.channel, one.tentative, one.undone
+    def _channel(self, client: ClientStatus, received: ChannelStatus) -> list[str]:
+        name, channel, tentative, undone = client.name, received.channel, received.tentative, received.undone
         key = (name, client.incarnation, channel)
         tentative_before, undone_before = self._counts.get(key, (0, 0))
         self._counts[key] = tentative, undone
@@ -53,7 +53,7 @@ class Story:
 
 
 def failures_of(status: ProcessStatus) -> list[tuple[str, str]]:
-    """What has stopped for good by the last status of a process: who, and why in a line."""
+    """Returns permanent failures by the last status of a process: its name, and a line."""
     name = status.name
     if isinstance(status, SourceStatus) and status.log is not None and status.log.fault:
         return [(name, f"FAILED: {status.log.fault}")]

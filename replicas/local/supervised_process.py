@@ -1,4 +1,4 @@
-"""The side of a supervised process: says when it is ready, is told when to begin, and never outlives its supervisor.
+"""The link of a process to its supervisor: reports readiness, receives the beginning, and ends with the supervisor.
 
 The link is one end of a socket pair that the supervisor opened; its end of file means that the supervisor is gone.
 On Linux the kernel kills us as well, so that even a frozen process does not stay behind.
@@ -18,12 +18,12 @@ import trio
 from spe.errors import LinkClosed, RemoteProtocolError
 
 _PR_SET_PDEATHSIG: Final = 1
-#: A line on the link; longer ones are no message of ours.
+#: Maximum length of a line on the link.
 _LINE_BYTES: Final = 64 << 10
 
 
 def die_with_parent() -> bool:
-    """Asks the kernel to kill this process when its parent dies, whatever state it is in.  False where it cannot.
+    """Asks the kernel to kill this process when its parent dies, whatever state it is in.  Returns False if impossible.
 
     Call early, in the main thread; a parent that is gone already shows as the end of the link.
     """
@@ -42,14 +42,14 @@ class LineLink:
         self._buffer = bytearray()
 
     async def send(self, message: dict[str, Any]) -> None:
-        """Raises LinkClosed when the other side is gone."""
+        """Sends a message.  Raises LinkClosed when the other side is gone."""
         try:
             await self._stream.send_all(json.dumps(message).encode() + b"\n")
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise LinkClosed("the other side of the supervision link is gone") from error
 
     async def receive(self) -> dict[str, Any]:
-        """Raises LinkClosed when the other side is gone, RemoteProtocolError where it sends something else."""
+        """Receives a message.  Raises LinkClosed when the other side is gone, RemoteProtocolError for anything else."""
         while (end := self._buffer.find(b"\n")) < 0:
             try:
                 data = await self._stream.receive_some(4096)
@@ -72,7 +72,7 @@ class LineLink:
 
 
 class Supervision:
-    """What a process knows of its supervisor.
+    """The supervisor, for its process.
 
     Attributes:
       begun_us: wall time at which the sources begin, once :meth:`wait_begin` has returned.
@@ -85,13 +85,13 @@ class Supervision:
 
     @classmethod
     def adopt(cls, descriptor: int) -> Supervision:
-        """Takes over the descriptor that the supervisor handed down.  Raises OSError: it is no socket."""
+        """Takes over the descriptor inherited from the supervisor.  Raises OSError: it is no socket."""
         os.set_inheritable(descriptor, False)
         ours = trio.socket.from_stdlib_socket(socket.socket(fileno=descriptor))
         return cls(LineLink(trio.SocketStream(ours)))
 
     async def run(self, gone: trio.CancelScope) -> None:
-        """Listens; cancels ``gone`` when the supervisor is no more."""
+        """Receives messages; cancels ``gone`` when the supervisor is gone."""
         try:
             while True:
                 message = await self._link.receive()
@@ -102,11 +102,11 @@ class Supervision:
             gone.cancel()
 
     async def ready(self, **facts: Any) -> None:
-        """Tells that everything is loaded and the next thing to wait for is the beginning."""
+        """Reports that everything is loaded and the process waits for the beginning."""
         await self._link.send({"ready": facts})
 
     async def wait_begin(self) -> int:
-        """Wall time at which the sources begin, microseconds."""
+        """Returns the wall time at which the sources begin, microseconds."""
         await self._begin.wait()
         assert self.begun_us is not None
         return self.begun_us

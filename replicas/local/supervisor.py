@@ -1,4 +1,4 @@
-"""Who answers for a run as a whole: makes faults of ``spe inject`` happen, and restarts nodes for ``spe restart``."""
+"""Acts for a run as a whole: makes faults of ``spe inject`` happen, and restarts nodes for ``spe restart``."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from spe.errors import ConfigError
 from spe.plan.directory import Directory
 from spe.status import FaultStatus, SupervisorStatus
 
-#: A process that is just starting does not listen yet; it is told of its conditions again until it does.
+#: Time between two attempts to send conditions: a process that is just starting does not listen yet.
 _TELL_S = 3.0
 _AGAIN_S = 0.1
-#: What ``spe restart`` asks for: a process is stopped properly and started again.  No fault, for nothing fails.
+#: Request of ``spe restart``: a process is stopped properly and started again.  No fault, for nothing fails.
 ROLL: Final = "roll"
 
 
 class Hands:
-    """Does to processes what faults ask for.
+    """Performs the actions of faults on processes.
 
     Args:
-      state: which faults hold; says what each process has to know.
-      links: who makes links fail.
+      state: the faults that hold; has the conditions of each process.
+      links: makes links fail.
     """
 
     def __init__(
@@ -45,11 +45,11 @@ class Hands:
         self._run = run
         self._state = state
         self._links = links
-        #: Conditions are told as a whole: for each process in order, so that the last word is the newest.
+        #: Conditions are sent as a whole: for each process in order, so that the last ones are the newest.
         self._telling = {name: trio.Lock() for name in cluster.processes}
 
     async def perform(self, action: Action) -> str:
-        """Returns "" or why it could not be done."""
+        """Performs an action; returns "" or an error."""
         name, cluster = action.process, self._cluster
         if action.do is Do.KILL:
             return "" if await cluster.kill(name) else "it does not run"
@@ -67,12 +67,12 @@ class Hands:
         return await self._tell(name)
 
     async def once(self, fault: Fault) -> str:
-        """A fault without a length; "" or why it could not be done."""
+        """Causes a fault without duration; returns "" or an error."""
         pairs = self._state.pairs(fault)
         return self._links.reset(pairs) if fault.kind is FaultKind.RESET else self._links.half_open(pairs)
 
     async def _tell(self, name: str) -> str:
-        """A frozen or dead process hears it when it runs again."""
+        """Sends conditions; a frozen or dead process gets them when it runs again."""
         if error := await self._links.apply(self._state):
             return error
         async with self._telling[name]:
@@ -85,19 +85,19 @@ class Hands:
                     if not error:
                         return ""
                     await trio.sleep(_AGAIN_S)
-            one = self._cluster.processes[name]
-            return error if one.alive and one.phase is Phase.RUNNING else ""
+            process = self._cluster.processes[name]
+            return error if process.alive and process.phase is Phase.RUNNING else ""
 
     def _conditions(self, name: str) -> Conditions:
-        """What a process makes happen itself."""
+        """Returns the faults that a process causes itself."""
         conditions = self._state.conditions(name)
         return conditions if self._links.inside else replace(conditions, cuts=(), delays=())
 
 
 class Restarts:
-    """Stops nodes properly and starts them again, one at a time, and only while others serve what they run.
+    """Stops nodes properly and starts them again, one at a time, and only while others serve their partitions.
 
-    Who asks may go away meanwhile: what was stopped is started all the same.
+    The requester may go away: a stopped node is started all the same.
 
     Args:
       hands: starts processes.
@@ -116,7 +116,7 @@ class Restarts:
             reply.send_nowait(await self._restart(node))
 
     async def restart(self, node: str) -> str:
-        """Returns when the process is started again: "", or why nothing was done."""
+        """Restarts a node; returns when the process is started again: "", or why nothing was done."""
         reply, answer = trio.open_memory_channel[str](1)
         await self._asked.send((node, reply))
         return await answer.receive()
@@ -133,7 +133,7 @@ class Restarts:
 
 
 class SupervisorService(Bystander):
-    """What the supervisor does for those who connect (replicas.producer.server.Service).
+    """Serves connections to the supervisor (replicas.producer.server.Service).
 
     Args:
       begun_us: when the sources began, wall microseconds; None: not yet.
@@ -161,9 +161,9 @@ class SupervisorService(Bystander):
         if fault.get("kind") == ROLL:
             return await self._restarts.restart(str(fault.get("target")))
         try:
-            one = one_fault(fault, self._directory)
-            refuse_unreal([one], self._links)
-            return await self._runner.inject(one)
+            parsed = one_fault(fault, self._directory)
+            refuse_unreal([parsed], self._links)
+            return await self._runner.inject(parsed)
         except ConfigError as error:
             return str(error)
 
@@ -172,18 +172,18 @@ class SupervisorService(Bystander):
             name=SUPERVISOR,
             incarnation=self.incarnation,
             faults=tuple(map(fault_status, self._runner.happenings)),
-            phases={name: str(one.phase) for name, one in self._cluster.processes.items()},
+            phases={name: str(process.phase) for name, process in self._cluster.processes.items()},
             begun_us=self._begun_us(),
         )
 
 
-def fault_status(one: Happening) -> FaultStatus:
-    """A fault as a status says it."""
+def fault_status(happening: Happening) -> FaultStatus:
+    """Returns the status of a fault."""
     return FaultStatus(
-        fault=str(one.fault),
-        planned_us=one.planned_us,
-        began_us=one.began_us,
-        ended_us=one.ended_us,
-        for_us=one.fault.for_us,
-        errors=tuple(one.errors),
+        fault=str(happening.fault),
+        planned_us=happening.planned_us,
+        began_us=happening.began_us,
+        ended_us=happening.ended_us,
+        for_us=happening.fault.for_us,
+        errors=tuple(happening.errors),
     )

@@ -1,4 +1,4 @@
-"""The directory at the driver: hears the tasks, says where nodes are, and performs what ``placement`` decides."""
+"""The directory at the driver: talks to tasks, publishes addresses of nodes, performs actions of ``placement``."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ from replicas.on_spark.task import NodeTask
 from spe.errors import LinkClosed, RemoteProtocolError, SpeError
 
 _TICK_S: Final = 0.25
-#: Executors are counted so often.
+#: Time between two counts of the executors.
 _COUNT_S: Final = 1.0
-#: Messages that wait for one task; one that takes none for so long is given up.
+#: Maximum number of messages waiting for one task; a task that takes none in time is given up.
 _WAITING_MAX: Final = 1_000
-#: Connections that have not said yet who they are.
+#: Maximum number of connections that have not identified themselves.
 _STRANGERS_MAX: Final = 64
-#: At the end, for tasks to end.
+#: Time at the end for tasks to end.
 _END_S: Final = 8.0
 
 
 class Jobs(Protocol):
-    """Spark, as far as it runs tasks."""
+    """Runs tasks on Spark."""
 
     async def run(self, task: NodeTask) -> str:
-        """One job with this task; returns when that is over, with why it failed, "" where its task returned.
+        """Runs one job with this task; returns at its end the reason why it failed, "" where its task returned.
 
         Raises:
           SpeError: Spark has ended.
@@ -65,7 +65,7 @@ class Jobs(Protocol):
         ...
 
     async def executors(self) -> Sequence[Executor]:
-        """Raises SpeError: Spark has ended."""
+        """Returns the executors.  Raises SpeError: Spark has ended."""
         ...
 
 
@@ -73,7 +73,7 @@ class _Session:
     """The connection to an accepted task.
 
     Attributes:
-      ended: when it is gone.
+      ended: set when it is gone.
     """
 
     def __init__(self) -> None:
@@ -89,15 +89,15 @@ class _Session:
 
 
 class NodeDirectory:
-    """Use :func:`open_directory`.
+    """Runs nodes on Spark.  Use :func:`open_directory`.
 
     Args:
-      host: on which executors reach this process.
+      host: name under which executors reach this process.
       task: makes the task of an attempt: node, number, our address.
-      folder: of the run; ``places.json`` there says where nodes are.
-      files: of a node: what its process finds in its folder when it starts.
-      trace: where what a node's process traces goes.
-      say: takes a line for people.
+      folder: of the run; ``places.json`` there has the addresses of nodes.
+      files: of a node: the files in its folder when it starts.
+      trace: file for a node's trace.
+      say: prints a line.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class NodeDirectory:
         self._sessions: dict[str, _Session] = {}
         self._processes: dict[str, RemoteProcess] = {}
         self._places: dict[str, str] = {}
-        #: Of the latest attempt of each node: when its job is over.
+        #: For the latest attempt of each node: set when its job is over.
         self._jobs_over: dict[str, trio.Event] = {}
         self._strangers = 0
         self._address = ""
@@ -137,28 +137,28 @@ class NodeDirectory:
     # --- for processes ---
 
     def process(self, spec: ProcessSpec) -> Managed:
-        """A node is run on Spark, anybody else here."""
+        """Returns a process: nodes run on Spark, others here."""
         if spec.name not in self._placement.nodes:
             return Managed(spec)
-        one = self._processes[spec.name] = RemoteProcess(spec, self)
-        return one
+        process = self._processes[spec.name] = RemoteProcess(spec, self)
+        return process
 
     def start(self, node: str) -> None:
-        """The process of a node is to run; where it has no place yet, it gets one first."""
+        """Starts the process of a node; if it has no place yet, it gets one first."""
         if node in self._sessions:
             self._start(node)
         else:
             self._handle(NodeWanted(node))
 
     def send(self, node: str, message: dict[str, Any]) -> bool:
-        """False where the node has no place."""
+        """Sends a message; returns False if the node has no place."""
         session = self._sessions.get(node)
         if session is not None:
             session.send(message)
         return session is not None
 
     def signal(self, node: str, number: signal.Signals) -> bool:
-        """False where the node has no place; it then needs none any more, if the signal would have ended it."""
+        """Sends a signal; returns False if the node has no place; it is withdrawn if the signal would have ended it."""
         if self.send(node, {"signal": int(number)}):
             return True
         if number in (signal.SIGTERM, signal.SIGKILL):
@@ -209,7 +209,7 @@ class NodeDirectory:
     # --- one connection ---
 
     async def _attend(self, stream: trio.SocketStream) -> None:
-        """What a stranger does ends his connection, no more."""
+        """Serves a new connection; its errors end only this connection."""
         link = LineLink(stream)
         try:
             if self._strangers < _STRANGERS_MAX:
@@ -229,9 +229,9 @@ class NodeDirectory:
         finally:
             self._strangers -= 1
         check_proof(self._secret, "task", ours, message.get("proof"))
-        said = message["landed"]
-        node, attempt = str(said["node"]), int(said["attempt"])
-        spot = Spot(str(said["executor"]), str(said["host"]))
+        landed = message["landed"]
+        node, attempt = str(landed["node"]), int(landed["attempt"])
+        spot = Spot(str(landed["executor"]), str(landed["host"]))
         first, *rest = self._placement.handle(Landed(node, attempt, spot), round(trio.current_time() * 1e6))
         self._do(rest)
         answer = {"proof": proof(self._secret, "driver", str(message["nonce"]))}
@@ -291,7 +291,7 @@ class NodeDirectory:
             session.send({"places": self._places})
 
     def _append(self, path: Path, text: str) -> None:
-        with suppress(OSError):  # what people read must not end the run
+        with suppress(OSError):  # a log for people must not end the run
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("ab") as file:
                 file.write(text.encode("latin-1"))
@@ -311,10 +311,10 @@ class NodeDirectory:
                     task_status.started()
                     await trio.serve_listeners(self._attend, listeners[:1])
             finally:
-                self._nursery = None  # who ends processes now finds that nothing can be done any more
+                self._nursery = None  # from now on processes cannot be ended any more
 
     async def _close(self) -> None:
-        """Ends the tasks, and waits for those that do."""
+        """Ends the tasks, and waits for them."""
         self._over = True
         with trio.CancelScope(shield=True), trio.move_on_after(_END_S):
             for session in (sessions := dict(self._sessions)).values():
@@ -327,7 +327,7 @@ class NodeDirectory:
 
 @asynccontextmanager
 async def open_directory(directory: NodeDirectory) -> AsyncIterator[NodeDirectory]:
-    """It works while the block lasts, also while that is being cancelled; tasks end with it."""
+    """Runs the directory during the block, also while that is being cancelled; tasks end with it."""
     async with trio.open_nursery() as nursery:
         await nursery.start(directory._run)
         try:

@@ -1,4 +1,4 @@
-"""Spark, as far as it runs the tasks of nodes: one job with one task per attempt, and the executors that there are."""
+"""Runs the tasks of nodes on Spark, one job with one task per attempt, and lists the executors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Threads that wait for jobs: one for each node, and a few that are being cancelled.
+#: Maximum number of threads that wait for jobs: one for each node, and a few that are being cancelled.
 _THREADS: Final = 2_000
 _DRIVER: Final = "driver"
 #: Tasks per slot, so that no executor is likely to be left out.
@@ -28,7 +28,7 @@ _LOOKS: Final = 2
 
 
 def group_of(node: str, attempt: int) -> str:
-    """The job group of an attempt."""
+    """Returns the job group of an attempt."""
     return f"spe-{node}-{attempt}"
 
 
@@ -47,7 +47,7 @@ class SparkJobs:
 
         try:
             await self._in_thread(job)
-        except Exception as error:  # whatever it is, the executors' loop says whether Spark goes on
+        except Exception as error:  # the loop over executors notices whether Spark has ended
             return reason(error)
         return ""
 
@@ -71,7 +71,7 @@ class SparkJobs:
 
 
 def registered(context: SparkContext) -> list[Executor]:
-    """Executors that are alive.
+    """Returns the living executors.
 
     Raises:
       SpeError: Spark was stopped, as it is when its master has been away for too long.
@@ -79,8 +79,8 @@ def registered(context: SparkContext) -> list[Executor]:
     scala: Any = context._jsc.sc()
     if scala.isStopped():
         raise SpeError("it was stopped; its master may be gone")
-    found: Any = scala.statusStore().executorList(True)
-    executors = [found.apply(i) for i in range(found.size())]
+    apply: Any = scala.statusStore().executorList(True)
+    executors = [apply.apply(i) for i in range(apply.size())]
     return [
         Executor(Spot(str(e.id()), _host_of(str(e.hostPort()))), int(e.maxTasks()))
         for e in executors
@@ -89,14 +89,14 @@ def registered(context: SparkContext) -> list[Executor]:
 
 
 def _host_of(address: str) -> str:
-    """Of an executor that has just registered Spark knows no port yet."""
+    """Returns an executor's host: Spark knows no port yet of one that has just registered."""
     host, colon, port = address.rpartition(":")
     return host if colon and port.isdecimal() else address
 
 
 @dataclass(frozen=True)
 class ExecutorCheck:
-    """What an executor must see: run there, it says what is wrong.
+    """Checks an executor: runs there, and returns its problem.
 
     Attributes:
       file: in the directory of the run; None: it need not see that.
@@ -111,8 +111,8 @@ class ExecutorCheck:
 
     def __call__(self, rows: Iterable[Any]) -> Iterator[tuple[str, str, bool]]:
         for _ in rows:
-            seen = self.file is not None and _read(self.file) == self.content
-            yield socket.gethostname(), self._wrong(), seen
+            sees_file = self.file is not None and _read(self.file) == self.content
+            yield socket.gethostname(), self._wrong(), sees_file
 
     def _wrong(self) -> str:
         if __version__ != self.version:
@@ -122,7 +122,7 @@ class ExecutorCheck:
 
 
 def look(context: SparkContext, executors: Sequence[Executor], what: ExecutorCheck) -> bool:
-    """Asks the executors that there are now; True where all of them see the file.
+    """Checks the present executors; returns True if all of them see the file.
 
     Raises:
       SpeError: something is wrong on one of them.
@@ -135,7 +135,7 @@ def look(context: SparkContext, executors: Sequence[Executor], what: ExecutorChe
         raise SpeError(f"an executor of Spark cannot run tasks of tentative-spe: {reason(error)}") from error
     if wrong := sorted({(host, why) for host, why, _ in answers if why}):
         raise SpeError(f"an executor of Spark on {wrong[0][0]} cannot run nodes: {wrong[0][1]}")
-    return all(seen for _, _, seen in answers)
+    return all(sees_file for _, _, sees_file in answers)
 
 
 def _read(file: str) -> str:
@@ -146,13 +146,13 @@ def _read(file: str) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """Why a job failed, in a line: what Python said on the executor, else what Java did."""
+    """Returns why a job failed, in a line: Python's message on the executor, else Java's."""
     from consistency.proof.session.errors import essence
 
     text = str(error)
     if "Traceback (most recent call last)" in text:
         python = text.rpartition("Traceback (most recent call last)")[2].partition("\n\tat ")[0]
         lines = [line.strip(" |+-") for line in python.splitlines()]
-        if said := [line for line in lines if line]:
-            return said[-1]
+        if words := [line for line in lines if line]:
+            return words[-1]
     return essence(error)

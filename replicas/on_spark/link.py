@@ -1,8 +1,8 @@
-"""What driver and task say to each other: JSON lines, after both have proved by HMAC that they know the run's secret.
+"""Messages between driver and task: JSON lines, after both have proved by HMAC that they know the run's secret.
 
-The driver: ``start`` (the process, with these files; ``started`` answers with its address), ``begin_us`` and
-``signal`` (as for a local process), ``places`` (where nodes are now).  The task: ``ready`` and ``ended`` of the
-process, ``log`` and ``trace``, what it wrote, for the directory of the run.  Both: ``alive``.
+Driver: ``start`` (the process, with these files; ``started`` answers with its address), ``begin_us`` and
+``signal`` (as for a local process), ``places`` (addresses of nodes).  Task: ``ready`` and ``ended`` of the
+process, ``log`` and ``trace``, its output for the directory of the run.  Both: ``alive``.
 """
 
 from __future__ import annotations
@@ -16,37 +16,37 @@ import trio
 from replicas.local.supervised_process import LineLink
 from spe.errors import LinkClosed, RemoteProtocolError
 
-#: Each side says something at least so often.
+#: Maximum time between two messages of a side.
 ALIVE_S: Final = 2.0
-#: A task that hears nothing for so long ends, before the driver, which waits longer, starts its node elsewhere.
+#: Silence after which a task ends, before the driver, which waits longer, starts its node elsewhere.
 TASK_PATIENCE_S: Final = 15.0
 DRIVER_PATIENCE_S: Final = 20.0
-#: To greet each other.
+#: Time to greet each other.
 GREET_S: Final = 10.0
 
 
 def new_secret() -> str:
-    """Of a run."""
+    """Returns a secret for a run."""
     return secrets.token_urlsafe(24)
 
 
 def proof(secret: str, who: str, nonce: str) -> str:
-    """That somebody, ``driver`` or ``task``, knows the secret; good for one connection."""
+    """Returns a proof that a side, ``driver`` or ``task``, knows the secret; valid for one connection."""
     return hmac.new(secret.encode(), f"{who} {nonce}".encode(), "sha256").hexdigest()
 
 
-def check_proof(secret: str, who: str, nonce: str, given: object) -> None:
-    """Raises RemoteProtocolError: it does not know it."""
-    if not isinstance(given, str) or not hmac.compare_digest(proof(secret, who, nonce), given):
+def check_proof(secret: str, who: str, nonce: str, answer: object) -> None:
+    """Raises RemoteProtocolError: the other side does not know the secret."""
+    if not isinstance(answer, str) or not hmac.compare_digest(proof(secret, who, nonce), answer):
         raise RemoteProtocolError(f"the {who} does not know the secret of this run")
 
 
 async def receive_within(link: LineLink, seconds: float) -> dict[str, Any]:
-    """The next message.
+    """Returns the next message.
 
     Raises:
-      LinkClosed: the other side is gone, or says nothing for so long.
-      RemoteProtocolError: it says something else.
+      LinkClosed: the other side is gone, or silent for so long.
+      RemoteProtocolError: it sent something else.
     """
     with trio.move_on_after(seconds):
         try:

@@ -1,7 +1,7 @@
 """Decides when a node is submitted to Spark, and whether it may stay where its task has landed.  Pure.
 
-One job of one task per attempt.  An attempt that ends, or whose task is not heard any more, is never revived: the node
-is submitted anew under the next number, and what an older attempt still says is refused.
+One job of one task per attempt.  An attempt that ends, or whose task is lost, is never revived: the node
+is submitted again under the next number, and messages of older attempts are refused.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from replicas.on_spark.spots import Executor, Spot, conflict, needs, possible
 #: Pause before the next attempt, doubled each time until the node has a place.
 FIRST_PAUSE_US: Final = 500_000
 LONGEST_PAUSE_US: Final = 4_000_000
-#: A node without a place for so long is spoken of, and again after as long.
+#: A node without a place for so long is reported, and again after as long.
 SAY_US: Final = 20_000_000
-#: Jobs of a node that end one after the other before their task was heard of: tasks cannot run there.
+#: Number of successive jobs of a node that may end before their task reports: more, and tasks cannot run there.
 FAILURES_MAX: Final = 4
 
 
 class SeatStage(enum.StrEnum):
-    """Where a node is on its way to a place."""
+    """Progress of a node towards a place."""
 
-    OUT = "out"  # nobody wants it to run
+    OUT = "out"  # it shall not run
     WAITING = "waiting"  # until it is submitted
-    SUBMITTED = "submitted"  # Spark is to start its task
+    SUBMITTED = "submitted"  # Spark shall start its task
     PLACED = "placed"
 
 
@@ -36,14 +36,14 @@ class SeatStage(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NodeWanted:
-    """A node is to run."""
+    """A node shall run."""
 
     node: str
 
 
 @dataclass(frozen=True, slots=True)
 class NodeUnwanted:
-    """It is not to run any more, and has no place yet."""
+    """A node shall not run any more, and has no place yet."""
 
     node: str
 
@@ -59,7 +59,7 @@ class Landed:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The task of an attempt is not heard any more."""
+    """The task of an attempt is silent or gone."""
 
     node: str
     attempt: int
@@ -67,7 +67,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class JobEnded:
-    """Spark says that the job of an attempt is over; ``why`` is "" where its task returned."""
+    """The job of an attempt is over; ``why`` is "" where its task returned."""
 
     node: str
     attempt: int
@@ -76,7 +76,7 @@ class JobEnded:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """The executors that there are now."""
+    """The present executors."""
 
     executors: tuple[Executor, ...]
 
@@ -116,7 +116,7 @@ class Accept:
 
 @dataclass(frozen=True, slots=True)
 class GiveBack:
-    """The task is to end at once."""
+    """The task shall end at once."""
 
     node: str
     attempt: int
@@ -148,13 +148,13 @@ Action = Submit | Cancel | Accept | GiveBack | PlaceLost | Say | Fail
 
 @dataclass(slots=True)
 class _Seat:
-    """One node.
+    """Progress of one node.
 
     Attributes:
       attempt: number of the latest one.
       due_us: when the next one is submitted, while it waits.
       since_us: when it was first without a place.
-      said_us: when that was said last.
+      said_us: when that was reported last.
     """
 
     stage: SeatStage = SeatStage.OUT
@@ -168,11 +168,11 @@ class _Seat:
 
 
 class SparkPlacement:
-    """The nodes of one run.
+    """Places the nodes of one run.
 
     Args:
       partners: node -> nodes with which it shares no executor.
-      by_host: nor a host.
+      by_host: partners share no host, either.
     """
 
     def __init__(self, partners: Mapping[str, Collection[str]], *, by_host: bool) -> None:
@@ -190,7 +190,7 @@ class SparkPlacement:
         return self._seats[node].stage
 
     def handle(self, event: Event, now: int) -> list[Action]:
-        """What is to be done about an event.
+        """Returns the actions for an event.
 
         Args:
           now: microseconds on a clock that never goes back.
@@ -225,13 +225,13 @@ class SparkPlacement:
         return [Cancel(node, seat.attempt)] if before is SeatStage.SUBMITTED else []
 
     def _submit_due(self, now: int) -> list[Action]:
-        found: list[Action] = []
+        submits: list[Action] = []
         for node, seat in self._seats.items():
             if seat.stage is SeatStage.WAITING and seat.due_us <= now:
                 seat.stage = SeatStage.SUBMITTED
                 seat.attempt += 1
-                found.append(Submit(node, seat.attempt))
-        return found
+                submits.append(Submit(node, seat.attempt))
+        return submits
 
     def _landed(self, node: str, attempt: int, spot: Spot, now: int) -> list[Action]:
         seat = self._seats.get(node)
@@ -245,7 +245,7 @@ class SparkPlacement:
         return [Accept(node, attempt)]
 
     def _in_the_way(self, node: str, spot: Spot) -> str:
-        """Why a node may not stay; "" where it may."""
+        """Returns why a node may not stay; "" if it may."""
         if why := conflict(node, spot, self._partners, self.placed, by_host=self._by_host):
             return why
         known = self._known(spot)
@@ -254,12 +254,12 @@ class SparkPlacement:
         return ""
 
     def _known(self, spot: Spot) -> list[Executor]:
-        """The executors, by what tasks say of their hosts: Spark may know these under other names."""
-        said = {s.executor: s for s in (*self.placed.values(), spot)}
-        found = [Executor(said.get(e.spot.executor, e.spot), e.slots) for e in self._executors]
-        if spot not in [e.spot for e in found]:  # it has registered since we looked
-            found.append(Executor(spot, 1))
-        return found
+        """Returns the executors, with the hosts that tasks reported: Spark may have other names for them."""
+        spots = {s.executor: s for s in (*self.placed.values(), spot)}
+        executors = [Executor(spots.get(e.spot.executor, e.spot), e.slots) for e in self._executors]
+        if spot not in [e.spot for e in executors]:  # it has registered since the last count
+            executors.append(Executor(spot, 1))
+        return executors
 
     def _possible(self, executors: Sequence[Executor], placed: Mapping[str, Spot]) -> bool:
         wanted = {n for n, seat in self._seats.items() if seat.stage is not SeatStage.OUT}
@@ -287,12 +287,12 @@ class SparkPlacement:
         seat.pause_us = min(2 * seat.pause_us, LONGEST_PAUSE_US)
 
     def _say_late(self, now: int) -> list[Action]:
-        found: list[Action] = []
+        reports: list[Action] = []
         for node, seat in self._seats.items():
             if seat.stage in (SeatStage.WAITING, SeatStage.SUBMITTED) and now - seat.said_us >= SAY_US:
                 seat.said_us = now
                 why = f"; {seat.why}" if seat.why else ""
                 waits = round((now - seat.since_us) / 1e6)
                 what = needs(self._partners, self._executors)
-                found.append(Say(f"{node} has waited {waits} s for an executor{why}; {what}"))
-        return found
+                reports.append(Say(f"{node} has waited {waits} s for an executor{why}; {what}"))
+        return reports

@@ -1,4 +1,4 @@
-"""The process of a node on Spark, as its supervisor sees it: like one of its own, but for that it may be lost."""
+"""The process of a node on Spark, for its supervisor: like a local one, except that it may be lost."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from spe.errors import LinkClosed
 
 
 class NodeStarter(Protocol):
-    """Starts nodes somewhere else, and carries messages and signals to them."""
+    """Starts nodes elsewhere, and carries messages and signals to them."""
 
     def start(self, node: str) -> None:
         """Finds a place for a node, and starts it there."""
 
     def send(self, node: str, message: dict[str, Any]) -> bool:
-        """Sends a node a message of its supervisor; False where it has no place."""
+        """Sends a node a message of its supervisor; returns False if it has no place."""
 
     def signal(self, node: str, number: signal.Signals) -> bool:
-        """Sends a node a signal; False where it has no place."""
+        """Sends a node a signal; returns False if it has no place."""
 
 
 class _RemoteLink(LineLink):
-    """One start's supervision link, through the directory."""
+    """The supervision link of one start, through the directory."""
 
     def __init__(self, process: RemoteProcess) -> None:
         self._process = process
@@ -57,7 +57,7 @@ class RemoteProcess(Managed):
     """One node over all its starts.
 
     Attributes:
-      begin_us: when the sources begin, as it was told; None: not yet.
+      begin_us: when the sources begin; None: not known yet.
     """
 
     def __init__(self, spec: ProcessSpec, directory: NodeStarter) -> None:
@@ -69,7 +69,7 @@ class RemoteProcess(Managed):
 
     @property
     def alive(self) -> bool:
-        """It runs, or is to: it may still be without a place."""
+        """Does it run, or shall it?  It may still be without a place."""
         return self._runs
 
     def spawn(self) -> None:
@@ -85,7 +85,7 @@ class RemoteProcess(Managed):
         self._directory.start(self.spec.name)
 
     def tell(self, message: dict[str, Any]) -> None:
-        """A message of the supervisor; what comes before there is a place is not forgotten."""
+        """Sends a message of the supervisor; until there is a place, messages are stored."""
         if "begin_us" in message:
             self.begin_us = int(message["begin_us"])
         self._directory.send(self.spec.name, message)
@@ -101,13 +101,13 @@ class RemoteProcess(Managed):
         return self.status
 
     def end_now(self) -> None:
-        """As far as that can be done without waiting: its task ends it."""
+        """Ends it as far as possible without waiting: its task ends it."""
         self.signal(signal.SIGKILL)
         if self.alive:
             self._over(-signal.SIGKILL)
 
     def heard(self, message: dict[str, Any]) -> None:
-        """A message of its task."""
+        """Handles a message of its task."""
         if not self.alive:
             return
         if (started := message.get("started")) is not None:
@@ -118,7 +118,7 @@ class RemoteProcess(Managed):
             self._over(int(status))
 
     def lost(self) -> None:
-        """Its place is gone; nothing where it did not run, or was ending anyway."""
+        """Notes that its place is gone; ignored if it did not run, or was ending anyway."""
         if self.alive:
             if self.phase in (Phase.STARTING, Phase.RUNNING, Phase.FROZEN):
                 self.phase = Phase.LOST

@@ -1,4 +1,4 @@
-"""A Spark for long-lived tasks: what cannot work is refused before it starts, in a sentence."""
+"""A Spark for long-lived tasks: unsuitable settings are refused before it starts, in a sentence."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from spe.errors import SpeError
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-#: What a run needs, unless its user says otherwise.
+#: Settings that a run needs, unless its user has others.
 _DEFAULTS: Final = {
-    # An attempt that has failed is submitted anew: Spark itself would not know that a partner is beside it.
+    # A failed attempt is submitted again by us: Spark would place it without regard to partners.
     "spark.task.maxFailures": "1",
     "spark.driver.memory": "1g",
 }
-#: Settings that would end nodes, or run two of a name, and why.
+#: Settings that would end nodes, or run a node twice, and why.
 _REFUSED: Final = {
     "spark.speculation": "it starts a second task beside a slow one, and a task that runs a node never ends",
     "spark.dynamicAllocation.enabled": "it takes executors away that the nodes of a lost one need",
 }
 _LOCAL: Final = re.compile(r"local(\[.*\])?")
 _LOCAL_CLUSTER: Final = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*\]")
-#: Where none is given.
+#: Error without a master.
 WITHOUT_MASTER: Final = (
     "--on spark needs --master URL, such as spark://host:7077, yarn, k8s://https://host:6443 or local-cluster[3,1,1024]"
 )
 
 
 def check_master(master: str) -> None:
-    """Raises SpeError: it is none that can run nodes, or it does not answer."""
+    """Raises SpeError: the master cannot run nodes, or does not answer."""
     if not master:
         raise SpeError(WITHOUT_MASTER)
     if _LOCAL.fullmatch(master):
@@ -56,11 +56,11 @@ def check_master(master: str) -> None:
 
 
 def expected_executors(master: str, conf: Mapping[str, str]) -> int | None:
-    """As many as Spark is configured to have; None: as many as come."""
-    if found := _LOCAL_CLUSTER.fullmatch(master):
-        return int(found[1])
-    given = conf.get("spark.executor.instances", "")
-    return int(given) if given.isdecimal() else None
+    """Returns the configured number of executors; None: it is open."""
+    if match_ := _LOCAL_CLUSTER.fullmatch(master):
+        return int(match_[1])
+    instances = conf.get("spark.executor.instances", "")
+    return int(instances) if instances.isdecimal() else None
 
 
 def check_settings(conf: Mapping[str, str]) -> None:
@@ -72,10 +72,10 @@ def check_settings(conf: Mapping[str, str]) -> None:
 
 @contextmanager
 def open_spark(app: str, master: str | None, conf: Mapping[str, str]) -> Iterator[SparkContext]:
-    """Spark, which is stopped with the block.  Takes 5 to 20 seconds.
+    """Starts Spark, which is stopped with the block.  Takes 5 to 20 seconds.
 
     Args:
-      master: None: what spark-submit was told.
+      master: None: that of spark-submit.
 
     Raises:
       SpeError: pyspark or Java is missing, the release is not supported, a setting is refused, no master answers, or
@@ -103,7 +103,7 @@ def open_spark(app: str, master: str | None, conf: Mapping[str, str]) -> Iterato
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     with _home_of_local_cluster(url):
         try:
-            SparkContext._ensure_initialized()  # else the settings of spark-submit and of files are not seen
+            SparkContext._ensure_initialized()  # otherwise settings of spark-submit and of files are missing
             known = SparkConf()
             known.setAppName(app)
             known.set("spark.ui.showConsoleProgress", "false")  # Spark itself sets it, so it is never missing
@@ -127,10 +127,10 @@ def open_spark(app: str, master: str | None, conf: Mapping[str, str]) -> Iterato
 
 
 def _prepare_environment() -> None:
-    """What Spark's Python processes inherit where they are on this machine: this interpreter, and its modules."""
+    """Sets the environment of Spark's Python processes on this machine: this interpreter, and its modules."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    if "SPARK_HOME" not in os.environ:  # an installation has a configuration of its own
+    if "SPARK_HOME" not in os.environ:  # an installation has its own configuration
         import consistency.proof
 
         quiet = Path(str(consistency.proof.__file__)).with_name("conf")
@@ -141,7 +141,7 @@ def _prepare_environment() -> None:
 
 @contextmanager
 def _home_of_local_cluster(master: str) -> Iterator[None]:
-    """Executors of a local-cluster write into the folder ``work`` of SPARK_HOME, which may not be for us to write."""
+    """Gives executors of a local-cluster a writable SPARK_HOME, for they write into its folder ``work``."""
     if not _LOCAL_CLUSTER.fullmatch(master) or "SPARK_HOME" in os.environ:
         yield
         return
@@ -149,9 +149,9 @@ def _home_of_local_cluster(master: str) -> Iterator[None]:
 
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     home = Path(tempfile.mkdtemp(prefix="spe-spark-"))
-    for one in Path(pyspark.__path__[0]).iterdir():
-        if one.name != "work":
-            (home / one.name).symlink_to(one)
+    for entry in Path(pyspark.__path__[0]).iterdir():
+        if entry.name != "work":
+            (home / entry.name).symlink_to(entry)
     os.environ["SPARK_HOME"] = str(home)
     try:
         yield
@@ -161,6 +161,6 @@ def _home_of_local_cluster(master: str) -> Iterator[None]:
 
 
 def settings(context: SparkContext) -> dict[str, str]:
-    """Those that count."""
-    found: list[Any] = context.getConf().getAll()
-    return {str(name): str(value) for name, value in found}
+    """Returns the settings in force."""
+    pairs: list[Any] = context.getConf().getAll()
+    return {str(name): str(value) for name, value in pairs}

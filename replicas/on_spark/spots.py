@@ -1,4 +1,4 @@
-"""Which executors nodes may run on: replicas of a partition share none, nor a host where there are enough.  Pure."""
+"""Chooses executors for nodes: replicas of a partition share none, nor a host if there are enough.  Pure."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Final
 
 from spe.plan.directory import Directory
 
-#: Attempts to place nodes after which a placement is taken for possible.
+#: Number of attempts to place nodes after which a placement is assumed to exist.
 _STEPS_MAX: Final = 20_000
-#: Where nobody says how many executors there will be: no more than those that have registered by then.
+#: Time after which the registered executors are all, if their number is not configured.
 SETTLED_US: Final = 5_000_000
-#: Executors that have not registered by then never will.
+#: Time after which executors that have not registered never will.
 PATIENCE_US: Final = 180_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """Where a task runs."""
+    """The place of a task."""
 
     executor: str
     host: str
@@ -34,7 +34,7 @@ class Executor:
     """A process of Spark that runs tasks.
 
     Attributes:
-      slots: tasks that it runs at a time.
+      slots: number of tasks that it runs at a time.
     """
 
     spot: Spot
@@ -42,19 +42,19 @@ class Executor:
 
 
 def partners(directory: Directory) -> dict[str, frozenset[str]]:
-    """Node -> the others that have a role for one of its partitions."""
-    found: dict[str, set[str]] = {str(node): set() for node in directory.nodes}
+    """Returns node -> the others that have a role for one of its partitions."""
+    partners_of: dict[str, set[str]] = {str(node): set() for node in directory.nodes}
     for partition in directory.roles:
         for a, b in combinations(map(str, directory.hosts(partition)), 2):
-            found[a].add(b)
-            found[b].add(a)
-    return {node: frozenset(others) for node, others in found.items()}
+            partners_of[a].add(b)
+            partners_of[b].add(a)
+    return {node: frozenset(others) for node, others in partners_of.items()}
 
 
 def conflict(
     node: str, spot: Spot, partners: Mapping[str, Collection[str]], placed: Mapping[str, Spot], *, by_host: bool
 ) -> str:
-    """Why a node may not run at a spot; "" where it may.
+    """Returns why a node may not run at a spot; "" if it may.
 
     Args:
       by_host: partners may not share a host, either.
@@ -77,12 +77,12 @@ def possible(
     *,
     by_host: bool,
 ) -> bool:
-    """Is there a place for each node that has none yet?  Also True where that takes too long to find out."""
+    """Is there a place for each node without one?  Also True if the search takes too long."""
     free = {e.spot: e.slots for e in executors}
     for spot in placed.values():
         free[spot] = free.get(spot, 1) - 1
     at = dict(placed)
-    # who has most partners has the least choice
+    # the node with the most partners has the least choice
     todo = sorted((n for n in partners if n not in placed), key=lambda n: (-len(partners[n]), n))
     steps = 0
 
@@ -106,7 +106,7 @@ def possible(
 
 
 class Fit(enum.Enum):
-    """What executors are good for."""
+    """Result of fitting nodes on executors."""
 
     NOT_YET = enum.auto()  # more may come
     BY_HOST = enum.auto()  # partners share no host
@@ -120,7 +120,7 @@ def fit(
     """Do all nodes fit on the executors that have registered?
 
     Args:
-      expected: executors that Spark is configured to have; None: nobody says.
+      expected: number of executors that Spark is configured to have; None: unknown.
       waited_us: since Spark has started.
     """
     if possible(partners, executors, {}, by_host=True):
@@ -135,19 +135,19 @@ def fit(
 
 
 def most_together(partners: Mapping[str, Collection[str]]) -> int:
-    """Executors that are needed at least: as many as the largest group of nodes that are all partners (by greed)."""
+    """Returns the least number of executors: the size of the largest group of mutual partners (by greed)."""
     most = min(1, len(partners))
     for first in partners:
         group = [first]
         for other in sorted(partners[first]):
-            if all(other in partners[one] for one in group):
+            if all(other in partners[member] for member in group):
                 group.append(other)
         most = max(most, len(group))
     return most
 
 
 def needs(partners: Mapping[str, Collection[str]], executors: Sequence[Executor]) -> str:
-    """What is needed, and what is there."""
+    """Describes the required and the present executors."""
     nodes, least, slots = len(partners), most_together(partners), sum(e.slots for e in executors)
     return (
         f"{nodes} nodes need {nodes} tasks at a time on {least} executors or more, of which no two replicas of a "

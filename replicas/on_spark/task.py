@@ -1,4 +1,4 @@
-"""What runs in a task of Spark: it tells the driver where it is, and hosts the process of one node for it.
+"""Runs within a task of Spark: reports its place to the driver, and hosts the process of one node.
 
 The process is a child, which the kernel ends with this one; this one ends with the connection to the driver.
 """
@@ -29,9 +29,9 @@ from replicas.on_spark.link import ALIVE_S, GREET_S, TASK_PATIENCE_S, check_proo
 from spe.errors import LinkClosed, RemoteProtocolError
 from spe.runtime.network import parse_address
 
-#: Between SIGTERM and SIGKILL.
+#: Time between SIGTERM and SIGKILL.
 _GRACE_S: Final = 5.0
-#: What a process wrote is told so often, in pieces of so many bytes.
+#: Time between two reports of a process's output, and the size of a piece.
 _SHIP_S: Final = 0.5
 _PIECE_BYTES: Final = 8 << 10
 #: Stands for the folder in a command.
@@ -41,13 +41,13 @@ LOG: Final = "node.log"
 
 @dataclass(frozen=True)
 class NodeTask:
-    """What a task has to know; Spark brings it.
+    """Description of a task; Spark carries it there.
 
     Attributes:
       driver: ``host:port``.
-      command: of the process, of the interpreter that runs the task; FOLDER in it stands for the folder with ``files``.
+      command: of the process, for the interpreter of the task; FOLDER in it stands for the folder with ``files``.
       files: path in that folder -> text.
-      trace: path there of what the driver wants besides the log.
+      trace: path there of the trace that the driver wants in addition to the log.
     """
 
     driver: str
@@ -60,14 +60,14 @@ class NodeTask:
     trace: str = ""
 
     def __call__(self, rows: Iterable[Any]) -> Iterator[Any]:
-        """As ``mapPartitions`` calls it: nothing comes in, nothing goes out."""
+        """Runs as ``mapPartitions`` calls it: without input and output."""
         del rows
         host(self)
         return iter(())
 
 
 def host(task: NodeTask) -> None:
-    """Until the driver ends it, refuses it, or is gone."""
+    """Hosts the node until the driver ends it, refuses it, or is gone."""
     trio.run(_host, task)
 
 
@@ -91,7 +91,7 @@ async def _host(task: NodeTask) -> None:
 
 
 async def greet(link: LineLink, task: NodeTask) -> bool:
-    """Is the node to run here?
+    """Reports to the driver; returns whether the node shall run here.
 
     Raises:
       LinkClosed, RemoteProtocolError: there is no driver of this run.
@@ -106,19 +106,19 @@ async def greet(link: LineLink, task: NodeTask) -> bool:
 
 
 def here() -> tuple[str, str]:
-    """The executor that this process belongs to, and its host."""
+    """Returns the executor that this process belongs to, and its host."""
     host_name = socket.gethostname()
     pid = os.getpid()
     while pid > 1:
         try:
             words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
             if "--executor-id" in words:
-                given = words[words.index("--hostname") + 1] if "--hostname" in words else host_name
-                return words[words.index("--executor-id") + 1], given
+                host = words[words.index("--hostname") + 1] if "--hostname" in words else host_name
+                return words[words.index("--executor-id") + 1], host
             pid = int(re.sub(r".*\)", "", Path(f"/proc/{pid}/stat").read_text(), flags=re.DOTALL).split()[1])
         except (OSError, ValueError, IndexError):
             break
-    # no executor that we know how to find: its Python process is one of it, at least
+    # an unknown kind of executor: use its Python process as its name
     return os.environ.get("SPARK_EXECUTOR_ID", f"python-{os.getppid()}"), host_name
 
 
@@ -126,7 +126,7 @@ class TaskHost:
     """A task whose place was accepted.
 
     Args:
-      address: of this machine, as the driver's network has it.
+      address: of this machine, in the driver's network.
     """
 
     def __init__(self, task: NodeTask, link: LineLink, address: str) -> None:
@@ -145,7 +145,7 @@ class TaskHost:
         self._sending, self._shipping = trio.Lock(), trio.Lock()
 
     async def run(self) -> None:
-        """Until the driver ends it or is gone; the process is gone, too, when this returns."""
+        """Runs until the driver ends it or is gone; the process is gone, too, when this returns."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._say_alive)
@@ -163,38 +163,38 @@ class TaskHost:
                 await self._end()
 
     async def _do(self, message: dict[str, Any], nursery: trio.Nursery) -> None:
-        one = self._process
-        if (start := message.get("start")) is not None and not one.alive:
+        process = self._process
+        if (start := message.get("start")) is not None and not process.alive:
             for name, text in start["files"].items():
                 self._write(name, text)
             # a port of its own for each start: the one before may not be free yet
             address = free_addresses(1, self._address)[0]
             self._tell_places({**start["places"], self._task.node: address})
-            one.spawn()
-            await self._send({"started": {"pid": one.pid, "address": address}})
+            process.spawn()
+            await self._send({"started": {"pid": process.pid, "address": address}})
             nursery.start_soon(self._watch)
             nursery.start_soon(self._relay)
         if (places := message.get("places")) is not None:
             own = {self._task.node: self._places[self._task.node]} if self._task.node in self._places else {}
             self._tell_places({**places, **own})
-        if (begin := message.get("begin_us")) is not None and one.alive and one.link is not None:
+        if (begin := message.get("begin_us")) is not None and process.alive and process.link is not None:
             with suppress(LinkClosed):  # it has just ended
-                await one.link.send({"begin_us": begin})
+                await process.link.send({"begin_us": begin})
         if (number := message.get("signal")) is not None:
-            one.signal(signal.Signals(number))
+            process.signal(signal.Signals(number))
 
     def _tell_places(self, places: dict[str, str]) -> None:
         self._places = places
         write_places(self._folder, places)
 
     async def _watch(self) -> None:
-        """Until this start of the process has ended."""
+        """Waits until this start of the process has ended."""
         status = await self._process.wait()
         await self._ship_all()
         await self._send({"ended": status, "said": self._process.last_words()[-2000:]})
 
     async def _relay(self) -> None:
-        """What the process says to its supervisor."""
+        """Relays messages of the process to its supervisor."""
         link = self._process.link
         assert link is not None
         try:
@@ -231,15 +231,15 @@ class TaskHost:
         path.write_text(text, encoding="utf-8")
 
     async def _end(self) -> None:
-        """Ends the process, tells the rest of what it wrote if somebody listens, and leaves no files."""
-        one = self._process
-        if one.alive:
-            one.phase = Phase.ENDED
-            one.signal(signal.SIGTERM)
-            one.signal(signal.SIGCONT)
+        """Ends the process, sends the rest of its output if the driver is there, and removes its files."""
+        process = self._process
+        if process.alive:
+            process.phase = Phase.ENDED
+            process.signal(signal.SIGTERM)
+            process.signal(signal.SIGCONT)
             with trio.move_on_after(_GRACE_S):
-                await one.wait()
-            one.end_now()
+                await process.wait()
+            process.end_now()
         with trio.move_on_after(_GRACE_S):
             with suppress(LinkClosed):
                 await self._ship_all()
@@ -247,7 +247,7 @@ class TaskHost:
 
 
 class _Ship:
-    """What is appended to a file, in pieces that fit on a line."""
+    """Reads additions to a file, in pieces that fit on a line."""
 
     def __init__(self, name: str, path: Path) -> None:
         self.name = name
@@ -255,7 +255,7 @@ class _Ship:
         self._at = 0
 
     def news(self) -> Iterator[str]:
-        """Bytes as characters of Latin 1: a piece may end within a character."""
+        """Yields bytes as characters of Latin 1: a piece may end within a character."""
         try:
             with self._path.open("rb") as file:
                 if file.seek(0, os.SEEK_END) < self._at:  # another file took its place
@@ -269,7 +269,7 @@ class _Ship:
 
 
 def _scratch() -> str | None:
-    """A folder that Spark removes with the executor; None: that of the system."""
+    """Returns a folder that Spark removes with the executor; None: that of the system."""
     if "pyspark" not in sys.modules:
         return None
     from pyspark import SparkFiles

@@ -1,4 +1,4 @@
-"""What readers of a running cluster have in common: the cluster, as driver and executors see it."""
+"""The common part of readers of a running cluster: the cluster, as driver and executors see it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class LiveOutput:
 
     Attributes:
       what: options of the user.
-      directory: with the addresses that counted when it was made.
+      directory: with the addresses that were valid when it was made.
     """
 
     what: ReadOptions
@@ -38,7 +38,7 @@ class LiveOutput:
 
     @classmethod
     def of(cls, what: ReadOptions) -> LiveOutput:
-        """Raises SpeError, ConfigError: the configuration is wrong, or lacks what was named."""
+        """Raises SpeError, ConfigError: the configuration is wrong, or lacks a named part."""
         target = load_target(what.cluster)
         plan, directory = target.plan, with_default_client(target.plan, target.directory)
         check_known("output", what.output, plan.query.outputs)
@@ -57,27 +57,27 @@ class LiveOutput:
 
     @property
     def channels(self) -> tuple[Channel, ...]:
-        """By partition."""
+        """Channels by partition."""
         return tuple(Channel(self.stream, p) for p in range(self.plan.partitions_of(self.stream)))
 
     @property
     def table(self) -> Table:
-        """Its columns."""
+        """The output as a table."""
         return Table(False, self.plan.query.schema_of(self.stream), (), self.what.mode)
 
     def nowhere(self) -> Offset:
-        """Before the first tuple."""
+        """Returns the offset before the first tuple."""
         ids = {channel.partition: 0 for channel in self.channels}
         return Offset(self.what.output, self.what.mode, results_fingerprint(self.plan, self.stream), ids)
 
     def env(self) -> Env:
-        """This machine, with the client's certificate.  Raises ConfigError where that is not good."""
+        """Returns this machine's environment, with the client's certificate.  Raises ConfigError if that is invalid."""
         return secured(placed(production_env(Path()), self.what.cluster), self.plan, f"client:{self.what.client}")
 
     def token(self) -> str:
-        """Looked up on this machine.  Raises SpeError."""
+        """Returns the token, looked up on this machine.  Raises SpeError."""
         return token(self.what.token_file, self.what.cluster)
 
     def by(self, directory: Directory) -> LiveOutput:
-        """The same, by another directory."""
+        """Returns the same output with another directory."""
         return replace(self, directory=directory)

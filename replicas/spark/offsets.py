@@ -1,4 +1,4 @@
-"""What Spark keeps in its checkpoint of an output: how far each partition is, and of which stream that is.  Pure."""
+"""The content of Spark's checkpoint of an output: position of each partition, and identity of the stream.  Pure."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from spe.errors import SpeError
 
 @dataclass(frozen=True)
 class Offset:
-    """A place in an output.
+    """A position in an output.
 
     Attributes:
-      query: fingerprint of what its tuples depend on (rule U14).
+      query: fingerprint of everything that its tuples depend on (rule U14).
       ids: last stable id, by partition.
       origins: the source logs that the tuples come from (rule S6), by partition; "" where nothing was read yet.
-      incarnation: of who acknowledged last; the next one's is larger, whatever its clock says.
-      session, change: of mode ``changes``: whose numbers, and the last one.
-      begins: ``ids`` of where the query began.
+      incarnation: of the last acknowledgement; the next one's is larger, whatever its clock says.
+      session, change: in mode ``changes``: the session, and its last change.
+      begins: ``ids`` at the beginning of the query.
     """
 
     output: str
@@ -33,8 +33,8 @@ class Offset:
     begins: Mapping[int, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Equal offsets give equal texts."""
-        found: dict[str, Any] = {
+        """Returns data for JSON.  Equal offsets give equal texts."""
+        data: dict[str, Any] = {
             "output": self.output,
             "mode": self.mode,
             "query": self.query,
@@ -43,20 +43,20 @@ class Offset:
             "incarnation": self.incarnation,
             "begins": {str(p): self.begins[p] for p in sorted(self.begins)},
         }
-        return found if self.mode == "stable" else {**found, "session": self.session, "change": self.change}
+        return data if self.mode == "stable" else {**data, "session": self.session, "change": self.change}
 
 
 def offset_of(data: Mapping[str, Any], expected: Offset) -> Offset:
-    """What a checkpoint holds.
+    """Parses a checkpoint.
 
     Args:
-      expected: any place in the output that is read.
+      expected: any position in the output that is read.
 
     Raises:
       SpeError: it is of another output, mode or query; or it is none of ours.
     """
     try:
-        found = Offset(
+        offset = Offset(
             str(data["output"]),
             str(data["mode"]),
             str(data["query"]),
@@ -69,29 +69,29 @@ def offset_of(data: Mapping[str, Any], expected: Offset) -> Offset:
         )
     except (KeyError, TypeError, ValueError, AttributeError):
         raise SpeError(f"the checkpoint is not of an output of a running cluster: {data}") from None
-    for what, theirs, ours in (("output", found.output, expected.output), ("mode", found.mode, expected.mode)):
+    for what, theirs, ours in (("output", offset.output, expected.output), ("mode", offset.mode, expected.mode)):
         if theirs != ours:
             raise SpeError(
                 f"the checkpoint is of {what} {theirs!r}, and {ours!r} is to be read: use another checkpoint"
             )
     partitions = expected.ids.keys()
     if (
-        found.query != expected.query
-        or found.ids.keys() != partitions
-        or found.begins.keys() not in (partitions, set())
+        offset.query != expected.query
+        or offset.ids.keys() != partitions
+        or offset.begins.keys() not in (partitions, set())
     ):
         raise SpeError(
-            f"the checkpoint is of another query ({found.query}) than the one that makes {expected.output!r} now "
+            f"the checkpoint is of another query ({offset.query}) than the one that makes {expected.output!r} now "
             f"({expected.query}), whose ids mean other tuples: use another checkpoint"
         )
-    return found
+    return offset
 
 
 def start_of(start: Offset, end: Offset) -> Offset:
-    """Where a micro-batch begins.
+    """Returns the beginning of a micro-batch.
 
-    Spark does not keep where a query began: it asks again while the first batch is under way, and after a restart.
-    The answer may be another one by then, so the end of the batch says which one counts.
+    Spark does not store the beginning of a query: it asks again while the first batch is under way, and after a
+    restart.  The answer may be another one by then, so the end of the batch decides.
 
     Raises:
       SpeError: the batch would begin behind its end.
@@ -108,16 +108,16 @@ def start_of(start: Offset, end: Offset) -> Offset:
 
 
 def ahead(ids: Mapping[int, int], latest: Mapping[int, int], rows: int | None) -> dict[int, int]:
-    """How far a micro-batch goes from ``ids`` on: evenly over the partitions, and no further than ``latest``.
+    """Returns the end of a micro-batch that begins at ``ids``: evenly over the partitions, at most ``latest``.
 
     Args:
-      rows: of all partitions together; None: no bound.
+      rows: of all partitions together; None: unlimited.
     """
     wanted = {p: max(0, latest.get(p, 0) - at) for p, at in ids.items()}
-    left, found = sum(wanted.values()) if rows is None else rows, dict(ids)
+    left, ends = sum(wanted.values()) if rows is None else rows, dict(ids)
     for done, p in enumerate(sorted(wanted, key=lambda p: (wanted[p], p))):
         share = -(-left // (len(wanted) - done))
         taken = min(wanted[p], share)
-        found[p] += taken
+        ends[p] += taken
         left -= taken
-    return found
+    return ends

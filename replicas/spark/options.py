@@ -57,8 +57,8 @@ class Option(NamedTuple):
     """One option.
 
     Attributes:
-      check: makes the value of a text.  Raises ValueError, with what was expected.
-      default: None: the option must be given.
+      check: parses a text.  Raises ValueError, with the expected form.
+      default: None: the option is required.
       about: for people.
     """
 
@@ -98,10 +98,10 @@ _SECRET: Final = re.compile(r"token|password|passwd|secret|credential|(^|[._-])k
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What to read, and how.
+    """Options of a reader.
 
     Attributes:
-      token_file: Path("") where there is none.
+      token_file: Path("") if there is none.
     """
 
     cluster: Path
@@ -116,11 +116,11 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """Where to write, and as whom.
+    """Options of a writer.
 
     Attributes:
-      token_file: Path("") where there is none.
-      replaces: "" where it is none.
+      token_file: Path("") if there is none.
+      replaces: "" if it replaces no query.
     """
 
     cluster: Path
@@ -132,18 +132,18 @@ class WriteOptions:
 
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
-    """Checked.  Raises SpeError, which names the option."""
+    """Checks the options of a writer.  Raises SpeError, which names the option."""
     return WriteOptions(**_checked(options, WRITING))
 
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:
-    """Checked.  Raises SpeError, which names the option."""
+    """Checks the options of a reader.  Raises SpeError, which names the option."""
     return ReadOptions(**_checked(options, READING))
 
 
 def _checked(options: Mapping[str, str], known: Mapping[str, Option]) -> dict[str, Any]:
-    given = {name.lower(): value for name, value in options.items() if name.lower() not in _OF_SPARK}
-    for name in given:
+    named = {name.lower(): value for name, value in options.items() if name.lower() not in _OF_SPARK}
+    for name in named:
         if name in known:
             continue
         if _SECRET.search(name):
@@ -153,26 +153,26 @@ def _checked(options: Mapping[str, str], known: Mapping[str, Option]) -> dict[st
                 "Certificates are those that the configuration names"
             )
         raise SpeError(f"no option {name!r}{did_you_mean(name, known)}; expected {one_of(list(known))}")
-    found = {}
+    checked = {}
     for name, option in known.items():
-        value = given.get(name, option.default)
+        value = named.get(name, option.default)
         if value is None:
             raise SpeError(f"the option {name} is missing: {option.about}")
-        if value or name in given:
+        if value or name in named:
             try:
-                found[name] = option.check(value)
+                checked[name] = option.check(value)
             except ValueError as error:
                 raise SpeError(f"option {name}: {error}, got {value!r}") from None
         else:
-            found[name] = Path() if name == "token_file" else ""
-    return found
+            checked[name] = Path() if name == "token_file" else ""
+    return checked
 
 
 def token(token_file: Path, cluster: Path) -> str:
-    """The token, looked up where it is used, so that Spark carries none around.
+    """Returns the token, looked up where it is used, so that Spark carries none around.
 
     Args:
-      cluster: the directory of a run says where its token is.
+      cluster: the directory of a run has the place of its token.
 
     Raises:
       SpeError: the file cannot be read.

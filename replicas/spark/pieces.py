@@ -1,4 +1,4 @@
-"""What a Spark task reads of an output: excerpts, which it fetches itself, and changes, which the driver has."""
+"""Input of a Spark task from an output: excerpts, which it fetches itself, and changes, which the driver has."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from spe.stream.batch import Batch, Element, Undo
 from spe.stream.strings import StringPool
 from spe.wire.codec import decode_standalone, encode_standalone
 
-#: Sequence numbers between two changes: as many elements may a change become when it is read again.
+#: Sequence numbers between two changes: a change may become as many elements when it is read again.
 APART: Final = 1 << 20
 
 
@@ -38,7 +38,7 @@ class Carried:
 
 @dataclass(frozen=True)
 class Fetched:
-    """An excerpt in mode ``changes``, behind an undo: what an earlier session gave of it is not known any more."""
+    """An excerpt in mode ``changes``, behind an undo: the changes of an earlier session are no longer known."""
 
     sequence: int
     arrived_us: int
@@ -49,7 +49,7 @@ class Piece(InputPartition):
     """One partition of a micro-batch: an excerpt, or elements and excerpts in order.
 
     Attributes:
-      directory: says where excerpts are to be had; None: there are none.
+      directory: has the nodes that serve excerpts; None: there are no excerpts.
     """
 
     def __init__(
@@ -61,8 +61,8 @@ class Piece(InputPartition):
         self.directory = directory
 
 
-def given(output: LiveOutput, partition: int, changes: list[Numbered]) -> Piece:
-    """Changes of a partition that the driver has."""
+def piece_of(output: LiveOutput, partition: int, changes: list[Numbered]) -> Piece:
+    """Returns the changes of a partition that the driver has."""
     schema = output.table.schema
     parts = tuple(
         Carried(n * APART, change.arrived_us, encode_standalone(change.element, schema)) for n, change in changes
@@ -71,7 +71,7 @@ def given(output: LiveOutput, partition: int, changes: list[Numbered]) -> Piece:
 
 
 def read_piece(output: LiveOutput, piece: Piece) -> Iterator[pa.RecordBatch]:
-    """On an executor.  Raises SpeError."""
+    """Reads a piece on an executor.  Raises SpeError."""
     if piece.directory is not None:
         output = output.by(piece.directory)
     if output.what.mode == CHANGES:

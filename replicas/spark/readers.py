@@ -1,7 +1,7 @@
-"""Readers of an output of a running cluster: the driver decides on positions, tasks fetch what lies between two.
+"""Readers of an output of a running cluster: the driver decides on positions, tasks fetch the part between two.
 
-Spark makes a reader for the driver's part of a query, and others to be sent to tasks; a connection is opened only by
-who needs one.
+Spark makes a reader for the driver's part of a query, and others to be sent to tasks; a connection is opened on demand
+only.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from replicas.client.positions import OutputPositions
 from replicas.link.signal import Signal
 from replicas.spark.live import LiveOutput
 from replicas.spark.offsets import Offset, ahead, offset_of, start_of
-from replicas.spark.pieces import APART, Fetched, Piece, given, read_piece
+from replicas.spark.pieces import APART, Fetched, Piece, piece_of, read_piece
 from spe.errors import NotReachable, SpeError
 from spe.plan.directory import Directory
 from spe.stream.times import BEFORE_TIME
 
-#: Portions of the changes that the driver keeps, at most, while Spark is at work on one.
+#: Maximum number of portions of changes that the driver keeps while Spark works on one.
 _PORTIONS: Final = 4
 
 
 class Positions:
-    """The driver's connection to the nodes: how far the output is, from where it can be had, and acknowledgements."""
+    """The driver's connection to the nodes: position of the output, its servers, and acknowledgements."""
 
     def __init__(self, output: LiveOutput, after: int = 0, *, acknowledges: bool = True) -> None:
         self._output = output
         self._origins: dict[int, str] = {}
-        one = OutputPositions(
+        positions = OutputPositions(
             output.env(),
             output.plan,
             output.directory,
@@ -51,71 +51,71 @@ class Positions:
             after=after,
             acknowledges=acknowledges,
         )
-        self.incarnation = one.incarnation
-        self._one = one
-        self.background = Background(one.run)
+        self.incarnation = positions.incarnation
+        self._nodes = positions
+        self.background = Background(positions.run)
         try:
-            self.call(one.heard_of_all, waits_for=f"some partition of {output.stream} was served by nobody")
+            self.call(positions.heard_of_all, waits_for=f"some partition of {output.stream} was served by nobody")
         except BaseException:
             self.stop()
             raise
 
     def call(self, function: Callable[..., Any], *arguments: object, waits_for: str) -> Any:
-        """Raises SpeError where it takes longer than the user's patience."""
+        """Calls a function in the background.  Raises SpeError if it takes longer than the user's patience."""
         try:
             return self.background.call(function, *arguments, seconds=self._output.what.patience, waits_for=waits_for)
         except SpeError as error:
-            if isinstance(error, NotReachable) and (why := self.background.ask(self._one.in_use)):
+            if isinstance(error, NotReachable) and (why := self.background.ask(self._nodes.in_use)):
                 patience = self._output.what.patience
                 raise SpeError(f"{why}; it was so for {patience:g} s (option patience)") from None
-            said = self.background.ask(self._one.said)
-            tried = ", ".join(f"{who}: {what}" for who, what in said.items())
+            answers = self.background.ask(self._nodes.said)
+            tried = ", ".join(f"{who}: {what}" for who, what in answers.items())
             raise type(error)(
-                f"{self._one.name} of cluster {self._output.plan.cluster!r}: {error} (tried {tried})"
+                f"{self._nodes.name} of cluster {self._output.plan.cluster!r}: {error} (tried {tried})"
             ) from None
 
     def first(self) -> dict[int, int]:
-        """Where a query without a checkpoint begins."""
+        """Returns the beginning of a query without a checkpoint."""
         begin = self._output.what.begin
         none = dict(self._output.nowhere().ids)
         if begin == "first":
             return none
         if begin == "now":
             return none | self.latest()
-        return none | {p: max(0, first - 1) for p, first in self.background.ask(self._one.oldest).items()}
+        return none | {p: max(0, first - 1) for p, first in self.background.ask(self._nodes.oldest).items()}
 
     def latest(self) -> dict[int, int]:
-        return self.background.ask(self._one.latest)
+        return self.background.ask(self._nodes.latest)
 
     def states(self) -> dict[int, str]:
-        return self.background.ask(self._one.states)
+        return self.background.ask(self._nodes.states)
 
     def acknowledge(self, at: Offset) -> None:
-        self.background.ask(lambda: self._one.acknowledge(at.ids, at.origins))
+        self.background.ask(lambda: self._nodes.acknowledge(at.ids, at.origins))
 
     def finish(self) -> None:
-        """Acknowledgements have arrived, or somebody does not answer.  Raises SpeError as :meth:`check` does."""
+        """Waits until acknowledgements have arrived, or a node does not answer.  Raises SpeError as :meth:`check`."""
         with suppress(NotReachable):
-            self.call(self._one.told, waits_for="nobody heard what was acknowledged")
+            self.call(self._nodes.told, waits_for="nobody heard what was acknowledged")
 
     def check(self) -> None:
-        """Raises SpeError where the query must not go on."""
-        self.background.ask(self._one.check)
+        """Raises SpeError if the query must not continue."""
+        self.background.ask(self._nodes.check)
 
     def directory(self) -> Directory:
-        """The newest that the nodes have told us."""
-        return self.background.ask(lambda: self._one.directory)
+        """Returns the newest directory received from the nodes."""
+        return self.background.ask(lambda: self._nodes.directory)
 
     def origins(self, at: Offset) -> dict[int, str]:
-        """Where the tuples come from, of the partitions of which somebody says it; each is asked for once.
+        """Returns the origins of the tuples, by partition, as far as known; each is asked for once.
 
-        Raises SpeError where a partition does not continue what was read up to ``at``.
+        Raises SpeError where a partition does not continue the part read up to ``at``.
         """
         for channel in self._output.channels:
             p = channel.partition
             if p not in self._origins and (
-                found := self.call(
-                    self._one.origin,
+                origin := self.call(
+                    self._nodes.origin,
                     channel,
                     at.ids[p],
                     at.origins.get(p, ""),
@@ -123,7 +123,7 @@ class Positions:
                     waits_for=f"no replica said from which source logs {channel} comes",
                 )
             ):
-                self._origins[p] = found
+                self._origins[p] = origin
         return dict(self._origins)
 
     def stop(self) -> None:
@@ -131,7 +131,7 @@ class Positions:
 
 
 class LiveReader(DataSourceReader):
-    """Everything that is stable now, in one piece per partition; nothing is acknowledged."""
+    """Reads everything that is stable now, in one piece per partition; nothing is acknowledged."""
 
     def __init__(self, output: LiveOutput) -> None:
         self._output = output
@@ -151,15 +151,15 @@ class LiveReader(DataSourceReader):
 
 
 class _Streaming(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """What both modes have in common."""
+    """The common part of both modes."""
 
     def __init__(self, output: LiveOutput) -> None:
         self._output = output
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_output": self._output}  # what goes to tasks has no connection
+        return {"_output": self._output}  # copies for tasks have no connection
 
-    #: Connected when it is needed first.
+    #: Connected on first use.
     _connected: Positions | None = None
 
     def _positions(self, at: Offset | None = None) -> Positions:
@@ -175,8 +175,8 @@ class _Streaming(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start_of(self._place(start), last), last
 
     def initialOffset(self) -> dict[str, Any]:
-        """Spark asks for it also where a checkpoint has an end of the first batch, which then counts: whether it can
-        still be had is seen when the first batch is planned."""
+        """Spark also asks for it when a checkpoint has an end of the first batch, which then counts: whether the data
+        are still available is seen when the first batch is planned."""
         ids = self._positions().first()
         return replace(self._output.nowhere(), ids=ids, begins=ids).to_json()
 
@@ -184,8 +184,8 @@ class _Streaming(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._output.what.rows)
 
     def _nothing_after(self, start: dict[str, Any]) -> dict[str, Any]:
-        """Spark commits a batch when it has planned the next one; none may come before this one is acknowledged, where
-        it is all that the nodes can keep.  Whoever asks what follows it has finished it."""
+        """Returns ``start``: Spark commits a batch when it has planned the next one, and the nodes may have room for
+        this batch only.  A request for the next one shows that this one is finished."""
         self.commit(start)
         return start
 
@@ -199,15 +199,15 @@ class _Streaming(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class StableReader(_Streaming):
-    """Stable tuples: an offset holds ids, which mean the same whoever serves them, so each is read exactly once."""
+    """Reads stable tuples: an offset holds ids, which mean the same at every server, so each is read exactly once."""
 
     _until: Mapping[int, int] | None = None
     _ends = False
-    #: Where the last micro-batch ended.
+    #: End of the last micro-batch.
     _reached: Mapping[int, int] | None = None
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._ends = True  # where, is known when Spark says from where on
+        self._ends = True  # the end is known when Spark names the beginning
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         at = self._place(start)
@@ -246,7 +246,7 @@ class StableReader(_Streaming):
 
 
 class _Session:
-    """A client in the driver, from one place on, and what it has received.  It acknowledges nothing."""
+    """A client in the driver, from one position on, and its received elements.  It acknowledges nothing."""
 
     def __init__(self, output: LiveOutput, start: Offset) -> None:
         self.name = secrets.token_hex(8)
@@ -279,11 +279,11 @@ class _Session:
                         await self._room.wait(self._room.token())
 
     def ask(self, function: Callable[[ChangeBuffer], Any]) -> Any:
-        """What the buffer answers.  Raises what ended the session."""
+        """Calls a function with the buffer.  Raises the error that ended the session."""
         return self.background.ask(lambda: function(self._buffer))
 
     def drop(self, upto: int) -> None:
-        """What was committed is not kept any more."""
+        """Drops the committed part."""
 
         def dropped(buffer: ChangeBuffer) -> None:
             buffer.drop(upto)
@@ -293,10 +293,10 @@ class _Session:
 
 
 class ChangesReader(_Streaming):
-    """All changes: stable tuples exactly once; tentative ones once, and withdrawn before anything else after a restart.
+    """Reads all changes: stable tuples exactly once; tentative ones once, and withdrawn first after a restart.
 
-    They pass through the driver, since no node can give tentative tuples a second time.  Who asks again for what an
-    earlier session gave gets an undo and the stable tuples of it.
+    They pass through the driver, since no node can send tentative tuples a second time.  A second request for the
+    portion of an earlier session gets an undo and its stable tuples.
     """
 
     _session: _Session | None = None
@@ -339,11 +339,11 @@ class ChangesReader(_Streaming):
         if self._session is None or last.session != self._session.name:
             begin, directory = replace(first, origins=last.origins), self._positions(last).directory()
             return [_again(begin, last, channel.partition, directory) for channel in self._output.channels]
-        found = self._session.ask(lambda buffer: buffer.changes(first.change, last.change))
+        numbered = self._session.ask(lambda buffer: buffer.changes(first.change, last.change))
         pieces = []
         for channel in self._output.channels:
-            if mine := [one for one in found if one.change.channel == channel]:
-                pieces.append(given(self._output, channel.partition, mine))
+            if mine := [change for change in numbered if change.change.channel == channel]:
+                pieces.append(piece_of(self._output, channel.partition, mine))
         return pieces
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -363,17 +363,17 @@ def _now_us() -> int:
 
 
 def _known(ids: Mapping[int, int], at: Offset) -> dict[int, int]:
-    """Those of partitions whose source logs are known: ids of others may turn out to mean something else."""
+    """Selects partitions with known source logs: ids of others may turn out to mean something else."""
     return {p: i for p, i in ids.items() if p in at.origins}
 
 
 def _all_known(ids: Mapping[int, int], at: Offset) -> dict[int, int]:
-    """The same, for whoever does not come again.  Raises NotReachable where one with tuples would be left out."""
-    found = _known(ids, at)
-    for p in sorted(ids.keys() - found.keys()):
+    """Works the same for a last request.  Raises NotReachable if a partition with tuples would be left out."""
+    known = _known(ids, at)
+    for p in sorted(ids.keys() - known.keys()):
         if ids[p] > at.ids[p]:
             raise NotReachable(f"no replica of {at.output}/{p} says now from which source logs it comes: try again")
-    return found
+    return known
 
 
 def _excerpts(start: Offset, ids: Mapping[int, int], directory: Directory) -> list[InputPartition]:
@@ -385,6 +385,6 @@ def _excerpt(start: Offset, p: int, upto_id: int) -> Excerpt:
 
 
 def _again(start: Offset, end: Offset, p: int, directory: Directory) -> Piece:
-    """A portion of an earlier session."""
+    """Returns a portion of an earlier session."""
     fetched = Fetched((start.change + 1) * APART, _now_us(), _excerpt(start, p, end.ids[p]))
     return Piece(p, (fetched,), directory)

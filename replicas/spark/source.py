@@ -24,7 +24,7 @@ from spe.errors import SpeError
 
 
 class DefaultSource(SpeDataSource):
-    """See the module."""
+    """The data source; see the module."""
 
     @property
     def _live(self) -> bool:
@@ -57,5 +57,5 @@ class DefaultSource(SpeDataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """For a session whose Spark does not find this package by itself."""
+    """Registers the data source in a session whose Spark does not find this package by itself."""
     spark.dataSource.register(DefaultSource)

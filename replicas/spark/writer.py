@@ -1,4 +1,4 @@
-"""Micro-batches of a Spark query as batches of a source: tasks stage parts, and the driver commits these."""
+"""Writes micro-batches of a Spark query as batches of a source: tasks stage parts, and the driver commits these."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from spe.stream.batch import Rows
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
 
-#: Spark's own names for what a task works on.
+#: Spark's names of the query and batch of a task.
 _QUERY: Final = "sql.streaming.queryId"
 _BATCH: Final = "streaming.sql.batchId"
-#: Types that can be made of another one without loss.
+#: Types from which another one can be made without loss.
 _WIDER: Final = {"bigint": ("tinyint", "smallint", "int"), "double": ("float",), "timestamp": ("timestamp_ntz",)}
 
 
@@ -48,13 +48,13 @@ class LiveSource:
 
     @classmethod
     def of(cls, what: WriteOptions) -> LiveSource:
-        """Raises SpeError, ConfigError: the configuration is wrong, or lacks what was named."""
+        """Raises SpeError, ConfigError: the configuration is wrong, or lacks a named part."""
         target = load_target(what.cluster)
         check_known("source", what.source, target.plan.sources)
-        found = cls(what, target.plan, target.directory)
-        check_all_addressed(str(what.cluster), {f"source:{what.source}": target.directory.sources[found.stream]})
-        found.pusher()  # is the writer known, and has it a certificate?
-        return found
+        source = cls(what, target.plan, target.directory)
+        check_all_addressed(str(what.cluster), {f"source:{what.source}": target.directory.sources[source.stream]})
+        source.pusher()  # checks that the writer is known and has a certificate
+        return source
 
     @property
     def stream(self) -> StreamId:
@@ -65,7 +65,7 @@ class LiveSource:
         return self.plan.sources[self.stream].schema
 
     def pusher(self) -> Pusher:
-        """On this machine, with the writer's certificate.  Raises ConfigError, SpeError."""
+        """Returns a pusher on this machine, with the writer's certificate.  Raises ConfigError, SpeError."""
         what, name = self.what, f"writer:{self.what.writer}"
         return Pusher(
             secured(placed(production_env(Path()), what.cluster), self.plan, name),
@@ -80,14 +80,14 @@ class LiveSource:
 
 @dataclass
 class Staged(WriterCommitMessage):
-    """What a task tells the driver."""
+    """Message of a task to the driver."""
 
     query: str
     part: str
 
 
 class LiveWriter(DataSourceStreamArrowWriter):
-    """See the module.
+    """Writes to a source; see the module.
 
     Raises:
       SpeError: the columns are not those of the source.
@@ -98,30 +98,30 @@ class LiveWriter(DataSourceStreamArrowWriter):
         check_columns(source.what.source, source.schema, schema)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        """On an executor."""
+        """Stages a part, on an executor."""
         context = TaskContext.get()
         query = context.getLocalProperty(_QUERY) if context is not None else None
         batch = context.getLocalProperty(_BATCH) if context is not None else None
         if not query or batch is None:
             raise SpeError("Spark does not say of which query and batch this task is: expected a query of writeStream")
         data, schema, time = bytearray(), self._source.schema, self._source.plan.sources[self._source.stream].time
-        for one in iterator:  # encoded as they come: what Spark gave is not kept
-            data += encode_part([rows_of(one, schema, time)], schema)
+        for record_batch in iterator:  # encoded as they come: Spark's batches are not kept
+            data += encode_part([rows_of(record_batch, schema, time)], schema)
             _check_size(len(data))
         return Staged(query, trio.run(self._source.pusher().stage, query, int(batch), data))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """On the driver."""
-        staged = [one for one in messages if isinstance(one, Staged)]
+        """Commits a batch, on the driver."""
+        staged = [message for message in messages if isinstance(message, Staged)]
         if len(staged) < len(messages):
             raise SpeError(f"batch {batchId}: {len(messages) - len(staged)} tasks do not say what they have staged")
-        if queries := sorted({one.query for one in staged}):
-            parts = [one.part for one in staged]
+        if queries := sorted({message.query for message in staged}):
+            parts = [message.part for message in staged]
             trio.run(self._source.pusher().commit, queries[0], batchId, parts, self._source.what.replaces)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """On the driver."""
-        parts = [one.part for one in messages if isinstance(one, Staged)]
+        """Drops a batch, on the driver."""
+        parts = [message.part for message in messages if isinstance(message, Staged)]
         if parts:
             trio.run(self._source.pusher().drop, parts)
 
@@ -134,28 +134,28 @@ def _check_size(size: int) -> None:
         )
 
 
-def check_columns(source: str, schema: Schema, given: StructType) -> None:
+def check_columns(source: str, schema: Schema, columns: StructType) -> None:
     """Raises SpeError where a query's columns are not a source's attributes, in any order."""
-    types = {field.name: field.dataType for field in given.fields}
+    types = {field.name: field.dataType for field in columns.fields}
     wrong = []
     for name in types:
         if name not in schema:
             wrong.append(f"column {name!r} is no attribute of it{did_you_mean(name, schema.names)}")
     for attribute in schema:
         wanted = spark_type(attribute.type)
-        found = types.get(attribute.name)
-        if found is None:
+        type_ = types.get(attribute.name)
+        if type_ is None:
             wrong.append(f"there is no column {attribute.name!r}")
-        elif found != wanted and found.simpleString() not in _WIDER.get(wanted.simpleString(), ()):
+        elif type_ != wanted and type_.simpleString() not in _WIDER.get(wanted.simpleString(), ()):
             wrong.append(
-                f"column {attribute.name!r} is {found.simpleString()}, and {wanted.simpleString()} is expected"
+                f"column {attribute.name!r} is {type_.simpleString()}, and {wanted.simpleString()} is expected"
             )
     if wrong:
         raise SpeError(f"source {source!r}: {'; '.join(wrong)}; its attributes are {one_of([str(a) for a in schema])}")
 
 
 def rows_of(batch: pa.RecordBatch, schema: Schema, time: str | None) -> Rows:
-    """What Spark gives, as rows of a source.  Raises SpeError where what must be there is null."""
+    """Converts Spark's columns to rows of a source.  Raises SpeError for a null in a required attribute."""
     arrays = []
     for attribute, field in zip(schema, arrow_fields(schema), strict=True):
         array = batch.column(attribute.name)

@@ -59,7 +59,7 @@ async def test_processes_start_and_end_with_the_block(tmp_path: Path) -> None:
         events.append(f"{event} {name}")
 
     with trio.fail_after(PATIENCE_S):
-        async with open_cluster([child("a", tmp_path), child("b", tmp_path)], told=told) as cluster:
+        async with open_cluster([child("a", tmp_path), child("b", tmp_path)], report=told) as cluster:
             await cluster.start_all()
             pids = [p.pid for p in cluster.processes.values()]
             assert {p.phase for p in cluster.processes.values()} == {Phase.RUNNING}
@@ -157,7 +157,7 @@ async def test_a_process_that_ends_by_itself_is_reported(tmp_path: Path) -> None
             died.append((name, facts["status"]))
 
     with trio.fail_after(PATIENCE_S):
-        async with open_cluster([child("a", tmp_path)], told=told) as cluster:
+        async with open_cluster([child("a", tmp_path)], report=told) as cluster:
             await cluster.start_all()
             one = cluster.processes["a"]
             os.kill(one.pid or 0, signal.SIGSEGV)

@@ -108,7 +108,7 @@ async def opened(
     with trio.fail_after(PATIENCE_S):
         async with (
             open_directory(directory),
-            open_cluster([spec("n1", folder), spec("n2", folder)], told=tell, make=directory.process) as cluster,
+            open_cluster([spec("n1", folder), spec("n2", folder)], report=tell, make=directory.process) as cluster,
             trio.open_nursery() as nursery,
         ):
             nursery.start_soon(again, cluster)

@@ -107,13 +107,13 @@ class ReceivedRecording(ReceivedStream):
         self._through = through
         self._keep = keep
         self._all: DataFrame | None = None
-        self._one = Lock()  # several threads may ask, and the table has one name
+        self._lock = Lock()  # several threads may ask, and the table has one name
         if at_once:
             self._all = keep("received", read(None))
 
     @property
     def rows(self) -> DataFrame:
-        with self._one:
+        with self._lock:
             if self._all is None:
                 self._all = self._keep("received", self._read(None))
             return self._all

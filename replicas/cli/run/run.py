@@ -329,7 +329,7 @@ class Supervisor:
         with self._drawing() as draw:
             async with (
                 self._made() as make,
-                open_cluster(job.specs, told=self._told, make=make) as cluster,
+                open_cluster(job.specs, report=self._told, make=make) as cluster,
                 trio.open_nursery() as nursery,
             ):
                 self._cluster = cluster
