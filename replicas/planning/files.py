@@ -111,7 +111,7 @@ def read_topology(text: str, name: str) -> TopologyFile:
     try:
         topology = Topology([model.spec(key) for key, model in known.items()])
     except TopologyError as error:
-        for where, message in error.problems:
+        for where, message in error.mistakes:
             problems.add(("operators", where) if where else ("operators",), message)
         raise ConfigError(document.in_order(problems)) from None
     costs: list[float] = []

@@ -25,12 +25,12 @@ class TopologyError(ConfigError):
     """Mistakes in a topology.
 
     Args:
-      problems: (operator, its mistake); "" for the whole.
+      mistakes: (operator, its mistake); "" for the whole.
     """
 
-    def __init__(self, problems: Sequence[tuple[str, str]]) -> None:
-        super().__init__([f"{operator}: {message}" if operator else message for operator, message in problems])
-        self.problems = tuple(problems)
+    def __init__(self, mistakes: Sequence[tuple[str, str]]) -> None:
+        super().__init__([f"{operator}: {message}" if operator else message for operator, message in mistakes])
+        self.mistakes = tuple(mistakes)
 
 
 @dataclass(frozen=True)
