@@ -25,7 +25,7 @@ def moves_on_the_way(plan: Plan, now: Look, channel: Channel) -> tuple[str, ...]
             continue
         on_the_way.add(str(maker))
         left += plan.unit[maker.unit].channels_in(maker.partition)
-    return tuple(_told(move, now) for move in moves if move.partition in on_the_way)
+    return tuple(_described(move, now) for move in moves if move.partition in on_the_way)
 
 
 def arriving(now: Look) -> set[tuple[str, str]]:
@@ -38,7 +38,7 @@ def _open(now: Look) -> list[MoveStatus]:
     return [] if coordinator is None else [move for move in coordinator.moves if move.phase not in _OVER]
 
 
-def _told(move: MoveStatus, now: Look) -> str:
+def _described(move: MoveStatus, now: Look) -> str:
     why = f": {move.why}" if move.why else ""
     began_us = min(move.began_us.values(), default=now.at_us)
     since = f", {short(max(0, now.at_us - began_us))} after its order"

@@ -40,10 +40,10 @@ def disagreements(reading: Reading, plan: Plan, directory: Directory) -> list[st
             reads,
             directory.clients[name].reads if name in directory.clients else None,
         )
-    placed = {name: one for one in reading.fragments for name in one.operators}
+    placed = {name: entry for entry in reading.fragments for name in entry.operators}
     for unit in plan.units:
         for name in (operator.name for operator in unit.operators):
             compare(f"partitions of {name!r}", placed[name].partitions if name in placed else None, unit.partitions)
-        for one in unit.inputs if unit.partitions > 1 else ():
-            compare(f"key of {one.stream!r}", placed[unit.operators[0].name].key_of(one.stream), one.key)
+        for entry in unit.inputs if unit.partitions > 1 else ():
+            compare(f"key of {entry.stream!r}", placed[unit.operators[0].name].key_of(entry.stream), entry.key)
     return differences

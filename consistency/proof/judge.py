@@ -45,7 +45,7 @@ from consistency.proof.report.model import (
 )
 from consistency.proof.report.page import page
 from consistency.proof.scene import ReceivedTables, Scene
-from consistency.proof.session.parallel import Meanwhile, meanwhile
+from consistency.proof.session.parallel import Background, background_threads
 from consistency.proof.storage.tables import Keep, freed_at_the_end
 from consistency.sinks.judge import judge_sinks
 from spe.errors import SpeError
@@ -107,9 +107,9 @@ def judge_run(
         _remove_earlier(spark, run)
     suit(spark, sum(f.stat().st_size for each in ("sources", "clients") for f in (run.path / each).rglob("*.seg")))
     steps, before = _Steps(tell, dict(started_s)), stamps(run)
-    with freed_at_the_end(), meanwhile() as beside:
-        facts = _read(spark, run, tables, sinks_known, steps, beside)
-        findings = _judge(facts, steps, beside)
+    with freed_at_the_end(), background_threads() as background:
+        facts = _read(spark, run, tables, sinks_known, steps, background)
+        findings = _judge(facts, steps, background)
     if not run.going_on:
         unchanged(before, run)
     return _report(facts, findings, steps.timings_s, fidelity, value)
@@ -117,13 +117,13 @@ def judge_run(
 
 @dataclass(frozen=True)
 class _Facts:
-    """The records of a run, read once; what takes long is a function that waits for it.
+    """The records of a run, read once; slow ones are functions that wait for their result.
 
     Attributes:
-      keepers: by client and output, where the tables of that output at that client go.
-      keep_truth: where the truth of each output goes.
-      received, tables: by client and output, what was received, and the tables made of that without the truth.
-      states, logs, inputs: by source, the end of its log, what the log says, and the log against its input.
+      keepers: by client and output, stores the tables of that output at that client.
+      keep_truth: stores the truth of each output.
+      received, tables: by client and output, the received tuples, and the tables that need no truth.
+      states, logs, inputs: by source, the end of its log, the result of reading it, and its comparison with the input.
     """
 
     spark: SparkSession
@@ -142,9 +142,14 @@ class _Facts:
 
 
 def _read(
-    spark: SparkSession, run: Run, tables: str, sinks_known: list[SinkFacts] | None, steps: _Steps, beside: Meanwhile
+    spark: SparkSession,
+    run: Run,
+    tables: str,
+    sinks_known: list[SinkFacts] | None,
+    steps: _Steps,
+    background: Background,
 ) -> _Facts:
-    """Reads the records of a run; what takes long goes on beside what follows."""
+    """Reads the records of a run; slow reads go on in the background."""
     from consistency.proof.recorded.stamps import look_through
     from consistency.proof.recorded.table_source import last_state
     from consistency.proof.storage.remote import keeper
@@ -153,16 +158,16 @@ def _read(
     clients, going_on = run.directory.clients.items(), run.going_on
     keepers = {(c, o): keeper(spark, f"{tables}/{c}/{o}") for c, client in clients for o in client.reads}
     steps.tell("digests of the run's files")
-    digests = beside(lambda: None if going_on else evidence(run, spark))
+    digests = background(lambda: None if going_on else evidence(run, spark))
     look = {s: partial(look_through, spark, run, s, run.reading.sources[s]) for s in run.plan.sources}
-    logs = {} if going_on else {s: beside(work) for s, work in look.items()}
+    logs = {} if going_on else {s: background(work) for s, work in look.items()}
     with steps.step("what the clients received"):
-        # Before the logs of a run that goes on: those read from now on hold all that was received by now.
+        # Before the logs of a run that goes on: logs read later contain the cause of everything received by now.
         received = {of: _received(spark, run, *of, keep, at_once=going_on) for of, keep in keepers.items()}
     without_truth = {
-        of: beside(partial(received_tables, stream, keepers[of], beside)) for of, stream in received.items()
+        of: background(partial(received_tables, stream, keepers[of], background)) for of, stream in received.items()
     }
-    logs = logs or {s: beside(work) for s, work in look.items()}
+    logs = logs or {s: background(work) for s, work in look.items()}
     network = TruthNetwork(spark, run, None if going_on else lambda source: logs[source]().segments)
     states = {s: last_state(run, s) for s in run.plan.sources}
     return _Facts(
@@ -176,8 +181,8 @@ def _read(
         tables=without_truth,
         states=states,
         logs=logs,
-        inputs={s: beside(partial(_intake, run, s, state, logs[s])) for s, state in states.items()},
-        sinks=beside(lambda: [] if going_on else _sinks(run) if sinks_known is None else sinks_known),
+        inputs={s: background(partial(_intake, run, s, state, logs[s])) for s, state in states.items()},
+        sinks=background(lambda: [] if going_on else _sinks(run) if sinks_known is None else sinks_known),
         evidence=digests,
     )
 
@@ -187,7 +192,7 @@ class _Findings:
     """The judgement on each part of a run, and on all of it.
 
     Attributes:
-      flaws, compared: by source, sentences on what is wrong with its log, and whether its input was compared.
+      flaws, compared: by source, sentences on its log's flaws, and its comparison with the input.
     """
 
     verdict: Verdict
@@ -199,9 +204,9 @@ class _Findings:
     evidence: Evidence | None
 
 
-def _judge(facts: _Facts, steps: _Steps, beside: Meanwhile) -> _Findings:
+def _judge(facts: _Facts, steps: _Steps, background: Background) -> _Findings:
     """Judges every output at every client, every source and every sink."""
-    outputs = _outputs(facts, steps, beside)
+    outputs = _outputs(facts, steps, background)
     with steps.step("sources", "the sources' logs, against their inputs"):
         compared = {s: read() for s, read in facts.inputs.items()}
         flaws = {
@@ -226,10 +231,10 @@ def _report(
     fidelity: Fidelity | None,
     value: Fidelity | None,
 ) -> Report:
-    """Puts together the report of facts and findings: no judgement is made here."""
+    """Assembles the report from facts and findings; no judgement is made here."""
     run, scene, outputs = facts.run, facts.scene, findings.outputs
     plan, directory, begun = run.plan, run.directory, scene.begun_us
-    announced = [one for each in scene.announced.values() for one in each]
+    announced = [entry for each in scene.announced.values() for entry in each]
     replicas = tracks(directory, run.events, node_traces(run.path, directory), begun, ended_us(run.events))
     sent = {str(s): state.last_id for s, state in facts.states.items()}
     rates = _rates(plan, run.summary, sent, scene.duration_us)
@@ -258,7 +263,9 @@ def _report(
         ],
         promises=promises(plan, directory, announced, begun, run.summary),
         logs=[
-            LogReport(replica=one["replica"], **one["log"]) for one in run.summary.get("replicas", ()) if one.get("log")
+            LogReport(replica=entry["replica"], **entry["log"])
+            for entry in run.summary.get("replicas", ())
+            if entry.get("log")
         ],
         changes=[DirectoryChange(at_us=i.at_us - begun, number=i.version.number, why=i.why) for i in run.issued()],
         moves=move_reports(run.moves(), outputs, begun),
@@ -280,8 +287,8 @@ class _Steps:
         self.timings_s = timings_s
 
     @contextmanager
-    def step(self, name: str, told: str = "") -> Iterator[None]:
-        self.tell(told or name)
+    def step(self, name: str, title: str = "") -> Iterator[None]:
+        self.tell(title or name)
         began = time.monotonic()
         yield
         self.timings_s[name] = time.monotonic() - began
@@ -314,7 +321,7 @@ def _scene(run: Run, network: TruthNetwork, states: Mapping[StreamId, SourceStat
     )
 
 
-def _outputs(facts: _Facts, steps: _Steps, beside: Meanwhile) -> list[OutputReport]:
+def _outputs(facts: _Facts, steps: _Steps, background: Background) -> list[OutputReport]:
     """Judges every output at every client; the truth of an output is computed once."""
     from consistency.proof.truth import Truth, truth
 
@@ -326,11 +333,11 @@ def _outputs(facts: _Facts, steps: _Steps, beside: Meanwhile) -> list[OutputRepo
                 truths[output] = truth(facts.network, output, facts.keep_truth)
         with steps.step(f"{client} · {output}", f"{client} · {output}: what was received, against it"):
             came, known = facts.received[client, output], facts.tables[client, output]()
-            reports.append(judge_output(facts.scene, client, output, truths[output], came, keep, known, beside))
+            reports.append(judge_output(facts.scene, client, output, truths[output], came, keep, known, background))
     return reports
 
 
-def write_report(spark: SparkSession, found: Report, run: Run) -> tuple[str, str]:
+def write_report(spark: SparkSession, report: Report, run: Run) -> tuple[str, str]:
     """Writes ``report.json`` and ``report.html`` below the directory of a run; returns their paths.
 
     Raises SpeError where they cannot be written.
@@ -338,8 +345,8 @@ def write_report(spark: SparkSession, found: Report, run: Run) -> tuple[str, str
     data, shown = run.path / REPORT_FOLDER / "report.json", run.path / REPORT_FOLDER / "report.html"
     try:
         data.parent.mkdir(parents=True, exist_ok=True)
-        data.write_text(found.model_dump_json(indent=1) + "\n", encoding="utf-8")
-        shown.write_text(page(found), encoding="utf-8")
+        data.write_text(report.model_dump_json(indent=1) + "\n", encoding="utf-8")
+        shown.write_text(page(report), encoding="utf-8")
     except OSError as error:
         raise SpeError(f"{data.parent} cannot be written: {error.strerror}") from error
     if run.origin:
@@ -353,16 +360,16 @@ def write_report(spark: SparkSession, found: Report, run: Run) -> tuple[str, str
 def _rates(plan: Plan, summary: Mapping[str, Any], sent: Mapping[str, int], duration_us: int) -> dict[str, list[float]]:
     """Returns tuples per second of each source, and of the partitions of each unit if all of them have made some."""
     seconds = max(duration_us / 1e6, 1e-9)
-    found = {name: [count / seconds] for name, count in sent.items() if count}
+    rates = {name: [count / seconds] for name, count in sent.items() if count}
     made: dict[str, int] = {}
-    for one in summary.get("replicas", ()):
-        partition = str(one["replica"]).rpartition("@")[0]
-        made[partition] = max(made.get(partition, 0), int(one["stable"] or 0))
+    for replica in summary.get("replicas", ()):
+        partition = str(replica["replica"]).rpartition("@")[0]
+        made[partition] = max(made.get(partition, 0), int(replica["stable"] or 0))
     for unit in plan.units:
         counts = [made.get(f"{unit.id}/{p}", 0) for p in range(unit.partitions)]
         if all(counts):
-            found[str(unit.id)] = [count / seconds for count in counts]
-    return found
+            rates[str(unit.id)] = [count / seconds for count in counts]
+    return rates
 
 
 def _intake(run: Run, stream: StreamId, state: SourceState, looked: Callable[[], Looked]) -> InputFindings:
@@ -375,8 +382,8 @@ def _sinks(run: Run) -> list[SinkFacts]:
     if run.origin:
         return []
     complete = bool(run.summary.get("verdict", {}).get("complete"))
-    found = judge_sinks(run.plan, run.directory, run.path, complete=complete)
-    return [SinkFacts(**one._asdict()) for one in found]
+    judged = judge_sinks(run.plan, run.directory, run.path, complete=complete)
+    return [SinkFacts(**sink._asdict()) for sink in judged]
 
 
 def _remove_earlier(spark: SparkSession, run: Run) -> None:
@@ -420,9 +427,9 @@ def settings(directory: Directory) -> Settings:
 def _data_until_us(states: Iterable[SourceState]) -> int:
     """Returns the largest event time of sources; END_OF_TIME where one has not ended."""
     each = list(states)
-    if any(one.bound_us < END_OF_TIME for one in each):
+    if any(state.bound_us < END_OF_TIME for state in each):
         return END_OF_TIME
-    return max(one.max_event_us for one in each)
+    return max(state.max_event_us for state in each)
 
 
 def _source_facts(

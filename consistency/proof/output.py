@@ -33,7 +33,7 @@ from consistency.proof.recorded.elements import (
 from consistency.proof.recorded.received_output import ReceivedStream
 from consistency.proof.report.model import Bin, Delay, Flaw, FlawCount, Gaps, Healing, OutputReport, Verdict
 from consistency.proof.scene import ReceivedTables, Scene, Tables
-from consistency.proof.session.parallel import Meanwhile, at_once
+from consistency.proof.session.parallel import Background, at_once
 from consistency.proof.storage.tables import Keep
 from spe.plan.delays import epochs, longest_path
 from spe.plan.plan import Plan
@@ -62,7 +62,7 @@ def judge_output(
     received: ReceivedStream,
     keep: Keep,
     heard: ReceivedTables,
-    meanwhile: Meanwhile = at_once,
+    background: Background = at_once,
 ) -> OutputReport:
     """Returns the verdict on one output at one client, and its figures.
 
@@ -70,17 +70,17 @@ def judge_output(
       truth: TRUTH (consistency.proof.recorded.elements), which is read several times.
       keep: stores each table of findings.
       heard: the result of :func:`received_tables` for ``received``.
-      meanwhile: runs a function in parallel.
+      background: runs a function in parallel.
     """
     plan = scene.plan
     tables = tables_of(truth, received, plan.query.schema_of(output), heard)
-    stable = meanwhile(partial(judge_stable, scene, output, tables, keep))
-    over_time = meanwhile(partial(_over_time, scene, client, output, tables, truth.count))
+    stable = background(partial(judge_stable, scene, output, tables, keep))
+    over_time = background(partial(_over_time, scene, client, output, tables, truth.count))
 
     def right() -> bool:
         return not stable()[2] and not tables.mistyped
 
-    tentative, accuracy = judge_tentative(scene, output, tables, keep, right, meanwhile)
+    tentative, accuracy = judge_tentative(scene, output, tables, keep, right, background)
     (verdict, reasons, findings), time = stable(), over_time()
     return OutputReport(
         client=client,
@@ -127,10 +127,10 @@ def _over_time(scene: Scene, client: str, output: StreamId, tables: Tables, true
     return _OverTime(delay, expected, gaps, bin_us, _bins(tables, known, scene.begun_us, bin_us))
 
 
-def received_tables(received: ReceivedStream, keep: Keep, meanwhile: Meanwhile = at_once) -> ReceivedTables:
+def received_tables(received: ReceivedStream, keep: Keep, background: Background = at_once) -> ReceivedTables:
     """Computes the tables that need no truth, from which all others are computed."""
     parts = keep("elements", elements(received.records))
-    sums = meanwhile(partial(_sums, parts))
+    sums = background(partial(_sums, parts))
     stretches = keep("episodes", episodes(parts))
     return ReceivedTables(parts, stretches, sums(), _corrections(stretches))
 

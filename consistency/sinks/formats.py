@@ -1,4 +1,4 @@
-"""Readers of what sinks have written: lines of JSON, Parquet files, Delta tables, tables of PostgreSQL."""
+"""Readers of sinks: lines of JSON, Parquet files, Delta tables, tables of PostgreSQL."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spe.errors import SpeError
 from spe.stream.ids import Channel
 from spe.stream.schema import AttributeType, Schema
 
-#: Lines, and rows of a table, that become columns at once.
+#: Number of lines, or rows of a table, that become columns at once.
 _BLOCK: Final = 1 << 14
 _PART: Final = re.compile(r"(\d{4,})-(\d{8,})-\d+(-tentative)?\.parquet")
 
@@ -39,10 +39,12 @@ def json_lines(spec: Mapping[str, Any], schemas: Schemas) -> Iterator[tuple[Chan
 
 
 def _cells(objects: list[dict[str, Any]], schema: Schema) -> dict[str, list[Any]]:
-    cells = {name: [one.get(name) for one in objects] for name in ("_id", "_time", "_tentative")}
-    cells["_kind"] = [one.get("_kind", "insert") for one in objects]
+    cells = {name: [object_.get(name) for object_ in objects] for name in ("_id", "_time", "_tentative")}
+    cells["_kind"] = [object_.get("_kind", "insert") for object_ in objects]
     rows = [kind == "insert" for kind in cells["_kind"]]
-    return cells | {name: [one[name] if row else None for one, row in zip(objects, rows)] for name in schema.names}
+    return cells | {
+        name: [object_[name] if row else None for object_, row in zip(objects, rows)] for name in schema.names
+    }
 
 
 def parquet(spec: Mapping[str, Any], schemas: Schemas) -> Iterator[tuple[Channel, Entries]]:
@@ -50,8 +52,8 @@ def parquet(spec: Mapping[str, Any], schemas: Schemas) -> Iterator[tuple[Channel
 
     for channel, schema in schemas.items():
         folder = Path(str(spec["path"]), channel.stream)
-        found = [(m, file) for file in folder.glob("*.parquet") if (m := _PART.fullmatch(file.name))]
-        ours = sorted((int(m[2]), file) for m, file in found if int(m[1]) == channel.partition)
+        files = [(m, file) for file in folder.glob("*.parquet") if (m := _PART.fullmatch(file.name))]
+        ours = sorted((int(m[2]), file) for m, file in files if int(m[1]) == channel.partition)
         parts = []
         for _, file in ours:
             with ParquetFile(file) as opened:
@@ -75,7 +77,7 @@ def delta(spec: Mapping[str, Any], schemas: Schemas) -> Iterator[tuple[Channel, 
 
 @contextmanager
 def delta_table(spec: Mapping[str, Any]) -> Iterator[Any]:
-    """The table of a sink.  Raises SinkUnread."""
+    """Opens the table of a sink.  Raises SinkUnread."""
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
@@ -96,7 +98,7 @@ def postgres(spec: Mapping[str, Any], schemas: Schemas) -> Iterator[tuple[Channe
 
 @contextmanager
 def postgres_server(spec: Mapping[str, Any]) -> Iterator[Any]:
-    """A connection to the server of a sink.  Raises SinkUnread."""
+    """Opens a connection to the server of a sink.  Raises SinkUnread."""
     import psycopg
 
     try:
@@ -126,7 +128,7 @@ def _postgres_entries(connection: Any, name: list[str], schema: Schema, mode: st
 
 
 def _arrow_cells(batch: Any, schema: Schema) -> dict[str, list[Any]]:
-    """Columns as lists, times as microseconds: years beyond 9999 are no ``datetime``."""
+    """Converts columns to lists, times to microseconds: years beyond 9999 are no ``datetime``."""
     times = {"_time", *(a.name for a in schema if a.type is AttributeType.TIMESTAMP)}
     return {
         name: (column.cast("int64") if name in times else column).to_pylist()

@@ -1,4 +1,4 @@
-"""Compares each sink of a run with its recording: its client's; for late and rejected rows the log of the source."""
+"""Compares each sink of a run with its recording: the client's; for late and rejected rows the log of the source."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from spe.stream.strings import StringPool
 
 
 class SinkFound(NamedTuple):
-    """What a sink holds against its recording: its kind, place and owner, final rows, whether they are equal (None: not
-    compared), and that in words."""
+    """Result of a comparison: kind, place and owner of the sink, final rows, whether they equal the recording (None:
+    not compared), and a text."""
 
     sink: str
     rows: int
@@ -43,7 +43,7 @@ class SinkFound(NamedTuple):
 
 
 class _Recording(NamedTuple):
-    """What the sinks of a client or a source should hold, and its origins (S6); "" where that is not known."""
+    """The expected rows of a client's or a source's sinks, and their origins (S6); "" if unknown."""
 
     rows: Mapping[Channel, ChannelRows]
     origins: Mapping[Channel, str]
@@ -52,12 +52,12 @@ class _Recording(NamedTuple):
 def judge_sinks(
     plan: Plan, directory: Directory, folder: Path, *, complete: bool, root: Path | None = None
 ) -> Iterator[SinkFound]:
-    """Every sink that the configuration names, but those that nodes write.
+    """Yields a result for every sink that the configuration names, except those that nodes write.
 
     Args:
       folder: of the run.
-      complete: False for a run that was broken off: what a sink has not reached yet is not missing.
-      root: the folder that relative paths of sinks start from; None: as ``spe run`` has it.
+      complete: False for a run that was broken off: rows that a sink has not reached yet are not missing.
+      root: base of relative paths of sinks; None: as in ``spe run``.
     """
     storage, root = DiskStorage(folder), folder / "output" if root is None else root
     for name, client in directory.clients.items():
@@ -82,7 +82,7 @@ def _judged_all(
     root: Path,
     complete: bool,
 ) -> Iterator[SinkFound]:
-    """Sinks of one recording, which is read if there are any."""
+    """Judges the sinks of one recording, which is read if there are any."""
     try:
         recorded = recording() if specs else _Recording({}, {})
     except SpeError as error:
@@ -112,11 +112,11 @@ def _judged(
     try:
         check_writer(spec, recorded.origins)
         for channel, entries in read(spec, schemas):
-            ids, found, tentative = entries.answer()
-            ids, found = _within(ids, found, recorded.rows[channel][0], complete=complete)
+            ids, final_rows, tentative = entries.answer()
+            ids, final_rows = _within(ids, final_rows, recorded.rows[channel][0], complete=complete)
             names, true = {str(channel.stream): schemas[channel].names}, {channel: recorded.rows[channel]}
-            differing = compare({channel: (ids, found)}, true, complete=complete, names=names, other="recording")
-            wrong += [str(one) for one in differing]
+            differing = compare({channel: (ids, final_rows)}, true, complete=complete, names=names, other="recording")
+            wrong += [str(difference) for difference in differing]
             rows, left = rows + len(ids), left + tentative
     except (ImportError, SpeError) as error:
         return SinkFound(sink=name, rows=0, equal=None, text=f"not compared: {error}")
@@ -129,9 +129,9 @@ def _judged(
         wrong.insert(0, f"there is no {spec['path']}")
     if left and complete:
         wrong.append(f"{left:,} tentative left")
-    said = f"not as recorded: {'; '.join(wrong)}" if wrong else "equal to its recording"
-    said += "" if complete or wrong else ", as far as both go"
-    return SinkFound(sink=name, rows=rows, equal=not wrong, text=f"{rows:,} row{'' if rows == 1 else 's'}, {said}")
+    result = f"not as recorded: {'; '.join(wrong)}" if wrong else "equal to its recording"
+    result += "" if complete or wrong else ", as far as both go"
+    return SinkFound(sink=name, rows=rows, equal=not wrong, text=f"{rows:,} row{'' if rows == 1 else 's'}, {result}")
 
 
 def _name(spec: Mapping[str, Any], owner: str) -> str:
@@ -140,7 +140,7 @@ def _name(spec: Mapping[str, Any], owner: str) -> str:
 
 
 def _within(ids: Int64Array, rows: Rows, recorded: Int64Array, *, complete: bool) -> ChannelRows:
-    """Rows of a sink that the recording can have: ``retain`` deletes its beginning, and a kill may lose its end."""
+    """Selects rows that the recording can have: ``retain`` deletes its beginning, and a kill may lose its end."""
     if not len(recorded):
         return (ids, rows) if complete else (ids[:0], rows.slice(0, 0))
     inside = ids >= recorded.min()
@@ -150,20 +150,20 @@ def _within(ids: Int64Array, rows: Rows, recorded: Int64Array, *, complete: bool
 
 
 def _recorded(storage: DiskStorage, folder: PurePosixPath, schemas: Mapping[Channel, Schema]) -> _Recording:
-    """Raises SpeError: it is damaged, or all of a channel was deleted."""
-    found = {}
+    """Reads a recording.  Raises SpeError: it is damaged, or all of a channel was deleted."""
+    rows_of = {}
     for channel, schema in schemas.items():
         place = channel_folder(folder, channel)
-        elements = (one.element for one in read_recorded(storage, place, schema))
-        found[channel] = _joined((e for e in elements if isinstance(e, Batch) and e.kind is Kind.STABLE), schema)
-        if not len(found[channel][0]) and read_kept(storage, place).last_id:
+        elements = (record.element for record in read_recorded(storage, place, schema))
+        rows_of[channel] = _joined((e for e in elements if isinstance(e, Batch) and e.kind is Kind.STABLE), schema)
+        if not len(rows_of[channel][0]) and read_kept(storage, place).last_id:
             raise SinkUnread(f"`retain` has deleted {place}")
     known = read_provenance(storage, folder / PROVENANCE)
-    return _Recording(found, {c: known[str(c)].origin for c in schemas if str(c) in known})
+    return _Recording(rows_of, {c: known[str(c)].origin for c in schemas if str(c) in known})
 
 
 def _joined(batches: Iterator[Batch], schema: Schema) -> ChannelRows:
-    """Ids and rows; a sink has no ``t_max``."""
+    """Returns ids and rows; a sink has no ``t_max``."""
     some = [batch for batch in batches if len(batch)]
     if not some:
         return np.empty(0, np.int64), Rows.empty(schema)
@@ -172,7 +172,7 @@ def _joined(batches: Iterator[Batch], schema: Schema) -> ChannelRows:
 
 
 def _logged(storage: DiskStorage, source: Source, what: str, schemas: Mapping[Channel, Schema]) -> _Recording:
-    """Late or rejected rows, as the log of their source has them.  Raises SpeError: it is damaged, or not whole."""
+    """Reads late or rejected rows from the log of their source.  Raises SpeError: it is damaged, or incomplete."""
     need_judged(storage, source_folder(source.stream), source_folder(source.stream))
     pool, bodies = StringPool(), (record.body for record in read_log(storage, source_folder(source.stream)))
     ((channel, schema),) = schemas.items()
@@ -188,8 +188,8 @@ def _logged(storage: DiskStorage, source: Source, what: str, schemas: Mapping[Ch
 
 
 def _late(batch: Batch, at: int) -> Batch:
-    """The rows of which the stamp lies behind their event time."""
+    """Returns the rows whose stamp lies behind their event time."""
     by_us = batch.rows.time - batch.rows.columns[at].values
-    found = batch.select(by_us > 0)
-    rows = found.rows.with_columns((*found.rows.columns, Column(by_us[by_us > 0])))
-    return Batch(found.kind, found.from_id, found.upto_id, found.ids, rows)
+    late = batch.select(by_us > 0)
+    rows = late.rows.with_columns((*late.rows.columns, Column(by_us[by_us > 0])))
+    return Batch(late.kind, late.from_id, late.upto_id, late.ids, rows)

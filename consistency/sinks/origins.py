@@ -1,4 +1,4 @@
-"""The origins of what sinks hold (rule S6), as they stand beside the rows: they tell the runs that wrote them apart."""
+"""Origins stored with a sink's rows (rule S6): they distinguish the runs that wrote them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from spe.stream.ids import Channel
 
 
 def check_writer(spec: Mapping[str, Any], recorded: Mapping[Channel, str]) -> None:
-    """Compares what a sink says of its writer with the origins of a recording; what nobody knows is not compared.
+    """Compares the origins stored in a sink with those of a recording; unknown ones are not compared.
 
     Raises SinkUnread: another run has written it, or its results were forgotten.
     """
@@ -30,13 +30,15 @@ def check_writer(spec: Mapping[str, Any], recorded: Mapping[Channel, str]) -> No
 
 
 def _of_folder(spec: Mapping[str, Any], known: Mapping[Channel, str]) -> dict[Channel, str]:
-    found = read_provenance(DiskStorage(Path(str(spec["path"]))), PurePosixPath(PROVENANCE))
-    return {channel: found[str(channel)].origin for channel in known if str(channel) in found}
+    provenance = read_provenance(DiskStorage(Path(str(spec["path"]))), PurePosixPath(PROVENANCE))
+    return {channel: provenance[str(channel)].origin for channel in known if str(channel) in provenance}
 
 
 def _of_delta(spec: Mapping[str, Any], known: Mapping[Channel, str]) -> dict[Channel, str]:
     with delta_table(spec) as table:
-        newest = next((found for commit in table.history() if (found := commit.get("tentative-spe"))), None)
+        newest = next(
+            (commit_origins for commit in table.history() if (commit_origins := commit.get("tentative-spe"))), None
+        )
     return _of_state("" if newest is None else json.loads(newest)["state"], known)
 
 
@@ -46,12 +48,12 @@ def _of_postgres(spec: Mapping[str, Any], known: Mapping[Channel, str]) -> dict[
     owner, table = table_parts(str(spec["table"]))
     states = sql.Identifier(*([owner] if owner else []), "_spe_sinks")
     query = sql.SQL("select state from {} where name = %s").format(states)
-    found: dict[Channel, str] = {}
+    origins: dict[Channel, str] = {}
     with postgres_server(spec) as connection:
         for channel in known:
             row = connection.execute(query, [table.replace(STREAM, channel.stream)]).fetchone()
-            found |= _of_state("" if row is None else bytes(row[0]).decode(), {channel: known[channel]})
-    return found
+            origins |= _of_state("" if row is None else bytes(row[0]).decode(), {channel: known[channel]})
+    return origins
 
 
 def _of_state(state: str, known: Mapping[Channel, str]) -> dict[Channel, str]:

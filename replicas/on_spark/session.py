@@ -133,8 +133,8 @@ def _prepare_environment() -> None:
     if "SPARK_HOME" not in os.environ:  # an installation has its own configuration
         import consistency.proof
 
-        quiet = Path(str(consistency.proof.__file__)).with_name("conf")
-        os.environ.setdefault("SPARK_CONF_DIR", str(quiet))
+        conf = Path(str(consistency.proof.__file__)).with_name("conf")
+        os.environ.setdefault("SPARK_CONF_DIR", str(conf))
     known = [os.getcwd() if path == "" else path for path in sys.path]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(known))
 

@@ -71,7 +71,7 @@ def _whole(problem: PlanningProblem, seconds: float) -> tuple[np.ndarray, float]
     program = LinearProgram(
         problem.topology,
         problem.topology.goal,
-        given=(),
+        provided=(),
         failed=problem.failed,
         weights=problem.weights,
         cost=problem.cost,
@@ -104,7 +104,7 @@ def _frontier(problem: PlanningProblem, module: Module, now: Callable[[], float]
     outside = {gate for entry in module.entries for gate, _ in entry.gates}
     goal = {module.root: 1.0} if module.root is not None else topology.goal
     program = LinearProgram(
-        topology, goal, given=outside, failed=problem.failed, weights=problem.weights, cost=problem.cost
+        topology, goal, provided=outside, failed=problem.failed, weights=problem.weights, cost=problem.cost
     )
     worth = _Worth(topology, module, goal)
     points = [SearchPoint(0.0, worth.of(()))]

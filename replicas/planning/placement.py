@@ -127,6 +127,9 @@ def _alike(problem: CheckpointProblem, places: Ints, goal: Ints) -> Ints:
     goal = goal.copy()
     for checkpoint in range(len(goal)):
         for other in problem.neighbours[checkpoint].tolist():
-            if problem.of[checkpoint] == problem.of[other] and goal[other] == places[checkpoint] != goal[checkpoint]:
+            if (
+                problem.partition[checkpoint] == problem.partition[other]
+                and goal[other] == places[checkpoint] != goal[checkpoint]
+            ):
                 goal[checkpoint], goal[other] = goal[other], goal[checkpoint]
     return goal

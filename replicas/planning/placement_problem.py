@@ -34,7 +34,7 @@ class CheckpointProblem:
       cost: of each checkpoint on each node, [checkpoints, nodes].
       allowed: where each may be, [checkpoints, nodes].
       load: mean load of each checkpoint's partition, [checkpoints].
-      of: partition of each, [checkpoints].
+      partition: partition of each, [checkpoints].
       apart: pairs not allowed on one node, [checkpoints, checkpoints], symmetric: those of one partition, and more.
       delta: allowed difference of the load of a node's checkpoints from the mean over nodes.
     """
@@ -42,7 +42,7 @@ class CheckpointProblem:
     cost: Floats
     allowed: Bools
     load: Floats
-    of: Ints
+    partition: Ints
     apart: Bools
     delta: float = np.inf
 
@@ -115,7 +115,7 @@ def checkpoint_problem(
         cost=load[:, None] * correlations(own, of_nodes),
         allowed=np.array([may[p] for p in checkpoints]),
         load=load,
-        of=np.array([partitions.index(p) for p in checkpoints]),
+        partition=np.array([partitions.index(p) for p in checkpoints]),
         apart=(not_together | not_together.T) & ~np.eye(len(checkpoints), dtype=np.bool_),
         delta=delta,
     )

@@ -51,7 +51,7 @@ class LinearProgram:
 
     Args:
       goal: operators (by index), and the value of the whole output of each.
-      given: operators whose output counts as whole: other modules provide it.
+      provided: operators whose output counts as whole: other modules provide it.
       failed: [failures, tasks], the failed tasks.
       weights: of the failures; their sum is 1.
       most: maximum number of products.
@@ -62,14 +62,14 @@ class LinearProgram:
         topology: Topology,
         goal: Mapping[int, float],
         *,
-        given: Collection[int],
+        provided: Collection[int],
         failed: Bools,
         weights: Floats,
         cost: Floats,
         most: int = MOST_PRODUCTS,
     ) -> None:
         self._topology = topology
-        self._given = frozenset(given)
+        self._provided = frozenset(provided)
         self._most = most
         self._cost = cost
         self._rows: list[tuple[int, dict[int, float], float]] = []  # (variable, at most the sum of these, plus so much)
@@ -181,7 +181,7 @@ class LinearProgram:
 
     def _inputs(self, stream: StreamEdge, at: int) -> list[tuple[int | None, float]]:
         """Returns an input of one task as a mean."""
-        if stream.load[at] == 0 or stream.upstream in self._given:
+        if stream.load[at] == 0 or stream.upstream in self._provided:
             return [(None, 1.0)]
         if stream.same:
             return [(self._topology.tasks + stream.upstream, 1.0)]

@@ -15,7 +15,7 @@ from consistency.proof.comparing.experience import delays
 from consistency.proof.output import SKIP_US, judge_output, judge_stable, received_tables, tables_of
 from consistency.proof.report.model import FaultSpan, Flaw, OutputReport, Verdict
 from consistency.proof.scene import Scene
-from consistency.proof.session.parallel import meanwhile
+from consistency.proof.session.parallel import background_threads
 from consistency.proof.storage.tables import Keep, MadeByTasks, frame_of
 from spe.config import load_text
 from spe.log.announced_settings import RecordedAnnouncement
@@ -250,14 +250,14 @@ def test_background_work_has_its_own_pool(spark: SparkSession, monkeypatch: pyte
     def pool() -> str | None:
         return sc.getLocalProperty("spark.scheduler.pool")
 
-    with meanwhile() as beside:
-        inner = beside(lambda: (pool(), beside(pool)()))
-        pools = {*inner(), beside(pool)()}
+    with background_threads() as background:
+        inner = background(lambda: (pool(), background(pool)()))
+        pools = {*inner(), background(pool)()}
     assert len(pools - {None}) == 3
     assert pool() is None
     monkeypatch.setattr(sc, "getConf", lambda: SparkConf(loadDefaults=False))
-    with meanwhile() as beside:
-        assert beside(pool)() is None
+    with background_threads() as background:
+        assert background(pool)() is None
 
 
 def test_wrong_tuple_is_shown_with_true_one_and_neighbours(spark: SparkSession, tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def tolerance_text() -> str:
 def unplaced(
     truth: DataFrame, received: ReceivedStream, schema: Schema, files: TruthFiles | None = None
 ) -> DataFrame | None:
-    """Stages one and two: ``definition.not_in_place`` of the blocks whose digests differ; None where none does.
+    """Runs stages one and two: ``definition.not_in_place`` of the blocks whose digests differ; None if none does.
 
     Args:
       files: of the truth, if tasks can read them.

@@ -1,6 +1,6 @@
-"""Equality as plain joins of Spark: the definition, with which the faster ways must agree.
+"""Defines equality by plain joins of Spark; the faster ways must agree with it.
 
-``comparison.unplaced`` joins only blocks whose digests differ, and ``accuracy.against_truth`` meets tuples within tasks
+``comparison.unplaced`` joins only blocks whose digests differ, and ``accuracy.against_truth`` pairs tuples within tasks
 by NumPy.  Tests run these and the definition on the same data.
 """
 
@@ -20,7 +20,7 @@ _PLACE = ("partition", "place")
 
 
 def not_in_place(truth: DataFrame, stable: DataFrame, schema: Schema) -> DataFrame:
-    """True and stable tuples that are not equal at their place: a true stream leaves none.
+    """Returns true and stable tuples that are not equal at their place: none for a right stream.
 
     Args:
       truth: TRUTH (consistency.proof.recorded.elements).
@@ -28,7 +28,7 @@ def not_in_place(truth: DataFrame, stable: DataFrame, schema: Schema) -> DataFra
 
     Returns:
       ``partition, place, time_us, sequence, row, arrived_us, received, expected``; one of the last two is null.  Of
-      equal tuples at one place the later ones are left over.
+      equal tuples at one place the later ones are returned, too.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
@@ -61,15 +61,15 @@ def not_in_place(truth: DataFrame, stable: DataFrame, schema: Schema) -> DataFra
 def stood_for(
     truth: DataFrame, received: DataFrame, stretches: DataFrame, schema: Schema, key: Sequence[str], window_us: int
 ) -> DataFrame:
-    """Tentative tuples and the true ones that they stood for: the n-th of a stretch, time and key with the n-th.
+    """Pairs tentative tuples with the true ones that they stood for: the n-th of a stretch, time and key with the n-th.
 
-    A true tuple may be stood for in each stretch behind whose last stable tuple it lies, as far as that came.
+    A true tuple may have a counterpart in each stretch behind whose last stable tuple it lies, up to the reach.
 
     Args:
       truth, received: TRUTH and RECEIVED.
-      stretches: what ``elements.episodes`` gives.
+      stretches: result of ``elements.episodes``.
       key: attributes that make a tentative and a true tuple the same result; floats by their first digits.
-      window_us: results are taken together by so much tuple time; 0: by equal times.
+      window_us: width of a result window in tuple time; 0: results of equal time form a window.
 
     Returns:
       MET (``comparing.matching``): a row for each tuple of either side.

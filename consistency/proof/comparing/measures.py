@@ -1,4 +1,4 @@
-"""Which figures are computed of an output's tentative tuples: the ``accuracy`` section, with defaults.  Pure."""
+"""The accuracy figures of an output's tentative tuples: the ``accuracy`` section, with defaults by operator.  Pure."""
 
 from __future__ import annotations
 

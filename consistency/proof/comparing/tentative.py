@@ -11,7 +11,7 @@ from consistency.proof.comparing.values import content
 from consistency.proof.report.model import Accuracy, Tentative, WindowAccuracy
 from consistency.proof.report.words import moment
 from consistency.proof.scene import Scene, Tables
-from consistency.proof.session.parallel import Meanwhile
+from consistency.proof.session.parallel import Background
 from consistency.proof.storage.tables import Keep
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
@@ -25,13 +25,13 @@ _WORST: Final = 5
 
 
 def judge_tentative(
-    scene: Scene, output: StreamId, tables: Tables, keep: Keep, right: Callable[[], bool], meanwhile: Meanwhile
+    scene: Scene, output: StreamId, tables: Tables, keep: Keep, right: Callable[[], bool], background: Background
 ) -> tuple[Tentative, Accuracy | None]:
     """Returns the counts, without the model's prediction, and the accuracy if anything was tentative.
 
     Args:
       right: waits until it is known whether all stable tuples are right, and returns it.
-      meanwhile: runs a function in parallel.
+      background: runs a function in parallel.
     """
     corrections = tables.corrections
     total = corrections["tentative"] or 0
@@ -54,7 +54,7 @@ def judge_tentative(
     tallies = accuracy.tallies(met, how)
     row = accuracy.overall(tallies, how).first()
     assert row is not None
-    worst, shown = _windows(keep("accuracy", accuracy.windows(tallies, how)), how, meanwhile)
+    worst, shown = _windows(keep("accuracy", accuracy.windows(tallies, how)), how, background)
     tentative = Tentative(
         count=total,
         right=row["right_count"],
@@ -96,7 +96,7 @@ def _impossible(scene: Scene, output: StreamId, tables: Tables, met: DataFrame, 
     return odd.join(true, ["partition", "window_us", "content"], how="left_anti").count()
 
 
-def _windows(by_window: DataFrame, how: Measured, meanwhile: Meanwhile) -> tuple[list[Row], list[Row]]:
+def _windows(by_window: DataFrame, how: Measured, background: Background) -> tuple[list[Row], list[Row]]:
     """Returns the worst windows by the first measure, and the windows to be drawn, in order."""
     from pyspark.sql import functions as F
 
@@ -105,7 +105,7 @@ def _windows(by_window: DataFrame, how: Measured, meanwhile: Meanwhile) -> tuple
     if len(shown) <= _WINDOWS:
         return sorted(shown, key=lambda r: tuple(2 if r[n] is None else r[n] for n in first))[:_WORST], shown
     order = [F.col(f"`{name}`").asc_nulls_last() for name in first]
-    worst = meanwhile(by_window.orderBy(*order, "window_us").limit(_WORST).collect)
+    worst = background(by_window.orderBy(*order, "window_us").limit(_WORST).collect)
     drawn = _merged(by_window, how)
     return worst(), drawn
 

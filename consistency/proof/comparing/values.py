@@ -1,4 +1,4 @@
-"""Which values and tuples are equal, as expressions of Spark."""
+"""Equality of values and tuples, as expressions of Spark."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ from spe.stream.schema import AttributeType, Schema
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-#: Two floats are equal when they differ by at most this share of the larger one: Spark adds up in another order than
-#: the engine does.  All else is exact.
+#: Two floats are equal when they differ by at most this share of the larger one, since Spark adds in another order
+#: than the engine.  Other types are compared exactly.
 FLOAT_TOLERANCE: Final = 1e-9
-#: Floats are paired by their value in single precision where tuples are not at their places; beyond these magnitudes,
-#: which single precision does not have, by so many digits after the first (twenty times slower).
+#: Misplaced floats are paired by their value in single precision; beyond these magnitudes, which single precision
+#: cannot represent, by their decimal digits (twenty times slower).
 _SINGLE: Final = (1e-30, 1e30)
 _DIGITS: Final = 7
 
 
-def alike(one: Column, other: Column, type_: AttributeType, tolerance: float = FLOAT_TOLERANCE) -> Column:
-    """Are two values of an attribute equal, within the tolerance?  Null equals null, NaN equals NaN."""
+def alike(left: Column, right: Column, type_: AttributeType, tolerance: float = FLOAT_TOLERANCE) -> Column:
+    """Compares two values of an attribute within the tolerance.  Null equals null, NaN equals NaN."""
     from pyspark.sql import functions as F
 
     if type_ is not AttributeType.FLOAT64:
-        return one.eqNullSafe(other)
-    larger = F.greatest(F.abs(one), F.abs(other))
-    # To Spark NaN is larger than all else, and the infinities are as near to a number as their share of infinity.
-    near = (larger < F.lit(math.inf)) & (F.abs(one - other) <= F.lit(tolerance) * larger)
-    return one.eqNullSafe(other) | F.coalesce(near, F.lit(False))
+        return left.eqNullSafe(right)
+    larger = F.greatest(F.abs(left), F.abs(right))
+    # In Spark NaN is larger than any number; for infinities the share of the larger one would be infinite.
+    near = (larger < F.lit(math.inf)) & (F.abs(left - right) <= F.lit(tolerance) * larger)
+    return left.eqNullSafe(right) | F.coalesce(near, F.lit(False))
 
 
-def all_alike(one: str, other: str, schema: Schema, tolerance: float = FLOAT_TOLERANCE) -> Column:
-    """Are the structs in two columns the same tuple?"""
+def all_alike(left: str, right: str, schema: Schema, tolerance: float = FLOAT_TOLERANCE) -> Column:
+    """Compares the structs in two columns attribute by attribute."""
     from pyspark.sql import functions as F
 
-    same = [alike(F.col(f"{one}.`{a.name}`"), F.col(f"{other}.`{a.name}`"), a.type, tolerance) for a in schema]
+    same = [alike(F.col(f"{left}.`{a.name}`"), F.col(f"{right}.`{a.name}`"), a.type, tolerance) for a in schema]
     return reduce(lambda a, b: a & b, same, F.lit(True))
 
 
 def content(column: str, schema: Schema) -> Column:
-    """A number that is equal for equal tuples of a struct column; floats count by their first digits.
+    """Returns a hash that is equal for equal tuples of a struct column; floats count by their first digits.
 
-    Two floats within the tolerance may, once in some millions, differ in it, and two tuples, once in 2^64, may not:
-    what rests on it may name a tuple wrongly, and must not decide whether there is one to name.
+    Once in some millions two floats within the tolerance have different hashes, and once in 2^64 two different tuples
+    have equal ones: use it to name a tuple, never to decide whether there is an error.
     """
     from pyspark.sql import functions as F
 

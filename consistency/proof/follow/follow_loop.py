@@ -203,7 +203,7 @@ class Following:
             frontier={s: log.known.bound_us if last else next_.until_us for s, log in logs.items()},
             lookback_us=self.lookback_us,
             read={s: log.read for s, log in logs.items()},
-            kept=self._open_rows(spark),
+            open_rows=self._open_rows(spark),
         )
         return TruthNetwork(spark, self.run, part=part)
 

@@ -112,7 +112,7 @@ class _Begun(NamedTuple):
     wrong: list[Wrong]
 
 
-def beginning(run: Run, anew: State, kept: KeptLogs, lookback_us: Mapping[StreamId, int]) -> State | NotYet:
+def beginning(run: Run, anew: State, remaining_logs: KeptLogs, lookback_us: Mapping[StreamId, int]) -> State | NotYet:
     """Returns the state of a proof that begins at T.
 
     Args:
@@ -121,20 +121,20 @@ def beginning(run: Run, anew: State, kept: KeptLogs, lookback_us: Mapping[Stream
     Raises:
       LogCut: nothing can be proved any more; has the reason.
     """
-    deleted = kept.deleted_part(run)
+    deleted = remaining_logs.deleted_part(run)
     for name, entry in run.reading.operators.items():
         if isinstance(entry, AggregateEntry) and entry.window.count:
             raise LogCut(
                 f"{deleted}. Without it nothing can be proved: operator {name!r} has windows of {entry.window.count} "
                 "rows, and which rows were in one is not known any more"
             )
-    from_us = -floor_to(-kept.from_us(lookback_us), run.reading.bucket_us)
+    from_us = -floor_to(-remaining_logs.from_us(lookback_us), run.reading.bucket_us)
     if from_us >= END_OF_TIME:
         raise LogCut(f"{deleted}. Without it nothing can be proved: no time is known from which on results are there")
     state = anew.model_copy(deep=True)
     state.proved_us = state.judged_us = state.first_us = from_us
     state.not_judged = f"before {moment(from_us)}: not judged ({deleted})"
-    for stream, remaining in kept.sources.items():
+    for stream, remaining in remaining_logs.sources.items():
         log, flaws = _log(run, stream, remaining, from_us, lookback_us[stream])
         if log.bound_us < from_us:
             return _not_yet(f"source {stream}, which is at {moment(log.bound_us)}", from_us)
@@ -142,7 +142,7 @@ def beginning(run: Run, anew: State, kept: KeptLogs, lookback_us: Mapping[Stream
         if flaws:
             state.flaws[str(stream)] = (flaws[0], from_us)
     begun: dict[tuple[str, StreamId], list[_Begun]] = {}
-    for (client, channel), remaining in kept.channels.items():
+    for (client, channel), remaining in remaining_logs.channels.items():
         output = channel.stream
         channel_start = _channel(recording_table(run, client, output, CHANGES), channel.partition, remaining, from_us)
         if channel_start.known.track.frontier_us < from_us:
@@ -185,14 +185,14 @@ def _kept_log(folder: Path) -> KeptLog:
     return read_kept(DiskStorage(folder), PurePosixPath())
 
 
-def _first(kept: KeptLog) -> RecordPlace:
-    return RecordPlace(sequence=kept.first, segment=kept.first)
+def _first(log: KeptLog) -> RecordPlace:
+    return RecordPlace(sequence=log.first, segment=log.first)
 
 
-def _log(run: Run, stream: StreamId, kept: KeptLog, from_us: int, lookback_us: int) -> tuple[LogProgress, list[str]]:
+def _log(run: Run, stream: StreamId, log: KeptLog, from_us: int, lookback_us: int) -> tuple[LogProgress, list[str]]:
     """Reads a source's log until it tells the truth up to T, or to its end; returns also flaws of its times."""
-    table, at = source_table(run, stream), _first(kept)
-    known = LogProgress(start=at, done=at, start_id=kept.last_id, last_id=kept.last_id)
+    table, at = source_table(run, stream), _first(log)
+    known = LogProgress(start=at, done=at, start_id=log.last_id, last_id=log.last_id)
     sentences: list[str] = []
     while known.bound_us < from_us:
         reader, pulled = LogOfSource(table, known), 0
@@ -205,17 +205,17 @@ def _log(run: Run, stream: StreamId, kept: KeptLog, from_us: int, lookback_us: i
             break
         # Rows are needed from T − lookback on, so only from the end of a piece before T.
         taken = reader.taken(until_us, max(0, lookback_us - (from_us - until_us)))
-        known, flaws = with_times(run, stream, known, taken, kept.until_us)
+        known, flaws = with_times(run, stream, known, taken, log.until_us)
         sentences += flaws
     return known, sentences
 
 
-def _channel(table: Table, partition: int, kept: KeptLog, from_us: int) -> _Begun:
+def _channel(table: Table, partition: int, log: KeptLog, from_us: int) -> _Begun:
     """Reads a recording until it is final up to T, or to its end."""
-    at = _first(kept)
+    at = _first(log)
     reader = RecordingOfChannel(table, partition, ChannelProgress(start=at, done=at), sorted_=True)
     # E6: tentative results hold a segment, so none are open where the recording begins.
-    track = ChannelTrack(passed_id=kept.last_id, passed_us=kept.until_us)
+    track = ChannelTrack(passed_id=log.last_id, passed_us=log.until_us)
     ends, ahead, done, covered, at_us = {}, dict[int, tuple[RecordPlace, int]](), at, 0, 0
     wrong: list[Wrong] = []
     while track.frontier_us < from_us and reader.pull():

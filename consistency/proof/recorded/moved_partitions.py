@@ -24,7 +24,7 @@ def _report(move: MadeMove, outputs: Sequence[OutputReport], begun_us: int) -> M
     phase = move.phases[-1][1] if move.phases else "wait"
     from_us = move.phases[0][0] - begun_us if move.phases else None
     until_us = move.phases[-1][0] - begun_us if phase in _OVER else None
-    tentative, delay_max_us = (0, None) if from_us is None else meanwhile(outputs, from_us, until_us)
+    tentative, delay_max_us = (0, None) if from_us is None else received_during(outputs, from_us, until_us)
     return MoveReport(
         number=move.number,
         partition=move.partition,
@@ -41,7 +41,7 @@ def _report(move: MadeMove, outputs: Sequence[OutputReport], begun_us: int) -> M
     )
 
 
-def meanwhile(outputs: Sequence[OutputReport], from_us: int, until_us: int | None) -> tuple[int, int | None]:
+def received_during(outputs: Sequence[OutputReport], from_us: int, until_us: int | None) -> tuple[int, int | None]:
     """Returns the number of tentative tuples received in a time, and the longest delay of a result; None: no result."""
     bins = [
         bin_

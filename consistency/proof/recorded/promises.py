@@ -54,8 +54,15 @@ def promises(
     return sorted(rows, key=lambda row: (order[row.node], units.index(row.unit), row.since_us))
 
 
-def _settings(one: Announcement) -> tuple[object, ...]:
-    return one.x_us, one.share_us, one.alpha, one.during_failure, one.during_stabilization, one.reconcile
+def _settings(announcement: Announcement) -> tuple[object, ...]:
+    return (
+        announcement.x_us,
+        announcement.share_us,
+        announcement.alpha,
+        announcement.during_failure,
+        announcement.during_stabilization,
+        announcement.reconcile,
+    )
 
 
 def _used(summary: Mapping[str, Any]) -> dict[tuple[str, str], float]:

@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from consistency.proof.losses import SERVES
-from consistency.proof.recorded.moved_partitions import meanwhile
+from consistency.proof.recorded.moved_partitions import received_during
 from consistency.proof.report.model import OutputReport, RecoveryReport, RecoveryStep, Track
 from spe.plan.directory import Directory, ExpectedLoad
 from spe.stream.ids import PartitionId
@@ -83,7 +83,7 @@ class _Step:
 
     def report(self, directory: Directory, outputs: Sequence[OutputReport]) -> RecoveryStep:
         works = directory.recovery.loads.get(self.partition.unit, ExpectedLoad()).install_us
-        tentative, delay_max_us = meanwhile(outputs, self.wanted_us, self.back_us)
+        tentative, delay_max_us = received_during(outputs, self.wanted_us, self.back_us)
         return RecoveryStep(
             partition=str(self.partition),
             node=self.node,

@@ -147,7 +147,7 @@ class _Drawing:
             marks += [self._dot(at_us, y(value or 0), f"m{at}") for at_us, value in points]
         for window in windows:
             at_us = window.at_us or 0
-            marks.append(self._tip(at_us, at_us + max(self._duration_us // 150, 1), said(window)))
+            marks.append(self._tip(at_us, at_us + max(self._duration_us // 150, 1), measures_text(window)))
         levels = [(y(1) + 1, "left", "1"), (_LINES - 16, "left", "0")]
         names = " ".join(f'<i class="text-m{at}">{escape(name)}</i>' for at, name in enumerate(shares))
         return self._row("tall", f"accuracy of tentative<br>{names}", "accuracy", _LINES, "".join(marks), group, levels)
@@ -210,7 +210,7 @@ def _about(left: float, right: float, text: str) -> dict[str, str]:
     return {"data_a": f"{left:.2f}", "data_b": f"{right:.2f}", "data_tip": text}
 
 
-def said(window: WindowAccuracy) -> str:
+def measures_text(window: WindowAccuracy) -> str:
     """Describes a window's measures in words."""
     shown = ", ".join(f"{name} {'–' if v is None else f'{v:.3f}'}" for name, v in window.measures.items())
     return f"{shown} ({count(window.tentative)} of {count(window.truth)}, at {window.time})"

@@ -138,7 +138,7 @@ def _tiles(report: Report) -> str:
         if top.filled is not None:
             over = ' class="over"' if top.filled > 1 else ""
             meter = f'<div class="meter"><i{over} style="width:{min(top.filled, 1) * 100:.1f}%"></i></div>'
-        rest = f" <small>{escape(top.of)}</small>" if top.of else ""
+        rest = f" <small>{escape(top.limit)}</small>" if top.limit else ""
         tiles.append(
             f'<div class="tile"><div class="what">{escape(top.what)}</div><div class="figure">{escape(top.figure)}'
             f'{rest}</div>{meter}<div class="note{" bad" if top.bad else ""}">{escape(top.note)}</div></div>'

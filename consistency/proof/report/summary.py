@@ -19,7 +19,7 @@ class Headline:
     """One figure with its explanation.
 
     Attributes:
-      of: the figure to compare it with.
+      limit: the figure to compare it with.
       filled: used share of the allowed value; None where there is none.
       bad: whether it is worse than allowed.
     """
@@ -27,7 +27,7 @@ class Headline:
     what: str
     figure: str
     note: str
-    of: str = ""
+    limit: str = ""
     filled: float | None = None
     bad: bool = False
 
@@ -112,7 +112,7 @@ def text(report: Report) -> list[str]:
     lines += [f"  {reason}" for reason in report.reasons]
     for output in report.outputs:
         lines += finding_lines(output.title, output.findings)
-    lines += [f"  {h.what.lower()}: {h.figure}{f' {h.of}' if h.of else ''}; {h.note}" for h in headline(report)]
+    lines += [f"  {h.what.lower()}: {h.figure}{f' {h.limit}' if h.limit else ''}; {h.note}" for h in headline(report)]
     lines += [f"  source {entry.name}: {entry.compared}" for entry in report.sources if entry.compared]
     lines += [f"  sink {entry.sink}: {entry.text}" for entry in report.sinks]
     return lines + _promised(report) + _lost(report)

@@ -73,7 +73,7 @@ def explained(noise: IO[str] | None = None) -> Iterator[None]:
         if not _is_of_spark(error):
             raise
         status = _status_of_java() if _is_gone(error) else None
-        raise SpeError("\n".join([said(error, status), *_end_of(noise)])) from error
+        raise SpeError("\n".join([advice(error, status), *_end_of(noise)])) from error
 
 
 def _is_gone(error: BaseException) -> bool:
@@ -106,7 +106,7 @@ def _end_of(noise: IO[str] | None) -> list[str]:
     return [f"  {line}" for line in noise.read().splitlines()[-_LINES:]]
 
 
-def said(error: BaseException, status: int | None = None) -> str:
+def advice(error: BaseException, status: int | None = None) -> str:
     """Describes an error; by the last line of Spark's text, where nothing better is known.
 
     Args:

@@ -15,14 +15,14 @@ T = TypeVar("T")
 OWN_POOLS: Final = "spark.spe.ownPools"
 
 
-class Meanwhile(Protocol):
+class Background(Protocol):
     """Starts some work in a thread; the returned function waits for its result, and raises its error."""
 
     def __call__(self, work: Callable[[], T], /) -> Callable[[], T]: ...
 
 
 @contextmanager
-def meanwhile() -> Iterator[Meanwhile]:
+def background_threads() -> Iterator[Background]:
     """Yields a function that starts work in threads; at the end of the block all of it has ended."""
     from pyspark import InheritableThread, SparkContext
 
@@ -33,7 +33,7 @@ def meanwhile() -> Iterator[Meanwhile]:
     def begin(work: Callable[[], T]) -> Callable[[], T]:
         context, result = copy_context(), Future[T]()
 
-        pool = f"beside-{len(threads)}"
+        pool = f"background-{len(threads)}"
 
         def run() -> None:
             try:
@@ -64,6 +64,6 @@ def _own_pool(name: str) -> None:
 
 
 def at_once(work: Callable[[], T], /) -> Callable[[], T]:
-    """Does the work at once, without a thread; used in place of :func:`meanwhile`."""
+    """Does the work at once, without a thread; used in place of :func:`background_threads`."""
     result = work()
     return lambda: result

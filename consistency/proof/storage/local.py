@@ -46,5 +46,5 @@ class LocalTables:
             file = folder / f"part-{task.partitionId():05}.parquet"
             yield pa.RecordBatch.from_pydict({"rows": [write_file(file, task.taskAttemptId(), schema, each(batches))]})
 
-        frame.of.mapInArrow(write, "rows long").collect()
+        frame.frame.mapInArrow(write, "rows long").collect()
         return self.spark.read.schema(frame.schema).parquet(literal(spark_path(folder)))

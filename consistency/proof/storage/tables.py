@@ -30,7 +30,7 @@ class MadeByTasks:
       schema: of the result.
     """
 
-    of: DataFrame
+    frame: DataFrame
     each: OfBatches
     schema: StructType
 
@@ -41,7 +41,7 @@ Keep = Callable[[str, "DataFrame | MadeByTasks"], "DataFrame"]
 
 def frame_of(frame: DataFrame | MadeByTasks) -> DataFrame:
     """Returns a frame of Spark."""
-    return frame.of.mapInArrow(frame.each, frame.schema) if isinstance(frame, MadeByTasks) else frame
+    return frame.frame.mapInArrow(frame.each, frame.schema) if isinstance(frame, MadeByTasks) else frame
 
 
 _kept: ContextVar[list[DataFrame] | None] = ContextVar("kept", default=None)

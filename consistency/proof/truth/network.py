@@ -71,7 +71,7 @@ class TimeRange:
       frontier: tuple time up to which each source's log is to be trusted.
       lookback_us: by stream, how much earlier it is needed (``consistency.proof.follow.margins``).
       read: by source, the part of its log that holds that time.
-      kept: by operator with count windows, the rows of its open windows, lookback_us before the range.
+      open_rows: by operator with count windows, the rows of its open windows, lookback_us before the range.
     """
 
     since_us: int
@@ -79,7 +79,7 @@ class TimeRange:
     frontier: Mapping[StreamId, int]
     lookback_us: Mapping[StreamId, int]
     read: Mapping[StreamId, Sequence[Stretch]]
-    kept: Mapping[StreamId, DataFrame]
+    open_rows: Mapping[StreamId, DataFrame]
 
     def begin(self, stream: StreamId) -> int:
         return self.since_us - self.lookback_us[stream]
@@ -248,7 +248,7 @@ class TruthNetwork:
         streams, next_ = {output}, [output]
         while next_:
             inputs = [] if (name := next_.pop()) in self.plan.sources else self._entry(name).inputs
-            new = {StreamId(one) for one in inputs} - streams
+            new = {StreamId(input_) for input_ in inputs} - streams
             streams |= new
             next_ += new
         return streams
@@ -257,8 +257,8 @@ class TruthNetwork:
         """Returns the input of count windows, with the rows of windows that were open before the range."""
         assert self.part is not None
         stream = stream.since(self.part.begin(name))
-        if name in self.part.kept:
-            earlier = self.part.kept[name].select(*stream.frame.columns)
+        if name in self.part.open_rows:
+            earlier = self.part.open_rows[name].select(*stream.frame.columns)
             stream = TruthStream(on_disk(earlier.unionByName(stream.frame)), stream.width)
         self.open[name] = open_rows(spec, stream.before(end - self.part.lookback_us[name]))
         return stream

@@ -134,7 +134,7 @@ def window_of(schema: Schema) -> str:
     return WINDOW_END if WINDOW_END in schema and schema[WINDOW_END].type is AttributeType.TIMESTAMP else ""
 
 
-def format_of(names: Sequence[str], where: str, given: str) -> str:
+def format_of(names: Sequence[str], where: str, wanted: str) -> str:
     """Returns the format of a table.
 
     Args:
@@ -144,14 +144,14 @@ def format_of(names: Sequence[str], where: str, given: str) -> str:
     Raises:
       SpeError: it is unknown, there is no file, or Spark would leave files out.
     """
-    if given and given not in FORMATS:
-        raise SpeError(f"--format: expected {one_of(FORMATS)}, got {given!r}")
+    if wanted and wanted not in FORMATS:
+        raise SpeError(f"--format: expected {one_of(FORMATS)}, got {wanted!r}")
     files = [n for n in names if not any(_is_hidden(part) for part in PurePosixPath(n).parts)]
     if not files:
         raise SpeError(f"{where} has no files: it is neither a run nor a table")
     _check_folders(files, where)
-    if given:
-        return given
+    if wanted:
+        return wanted
     formats = {_FORMATS.get(PurePosixPath(name).suffix) for name in files}
     (format_,) = formats if len(formats) == 1 else (None,)
     if format_ is None:

@@ -83,11 +83,11 @@ def text(output: ComparedOutput) -> list[str]:
     for row in output.rows:
         shown[row.kind] = shown.get(row.kind, 0) + 1
         if shown[row.kind] <= _ROWS:
-            lines.append(f"    {_said(row, output.key)}")
+            lines.append(f"    {_described(row, output.key)}")
     return lines
 
 
-def _said(row: RowDifference, key: list[str]) -> str:
+def _described(row: RowDifference, key: list[str]) -> str:
     if row.run is None or row.other is None:
         return f"{row.kind}: {_values(row.run or row.other or {})}"
     which = _values({name: row.run[name] for name in key if name in row.run})

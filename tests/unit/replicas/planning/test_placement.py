@@ -80,7 +80,7 @@ def test_a_checkpoint_that_fits_nowhere_goes_to_the_least_load() -> None:
         cost=np.array([[-9.0, 0.0], [0.0, -9.0], [-1.0, 0.0]]),
         allowed=np.ones((3, 2), np.bool_),
         load=np.array([5.0, 4.0, 3.0]),
-        of=np.arange(3),
+        partition=np.arange(3),
         apart=np.zeros((3, 3), np.bool_),
         delta=0.5,
     )
@@ -93,7 +93,7 @@ def test_checkpoint_that_fits_nowhere_takes_no_room() -> None:
         cost=np.array([[-9.0, -8.0], [-3.0, 0.0]]),
         allowed=np.ones((2, 2), np.bool_),
         load=np.array([9.0, 2.0]),
-        of=np.arange(2),
+        partition=np.arange(2),
         apart=np.zeros((2, 2), np.bool_),
         delta=0.0,
     )

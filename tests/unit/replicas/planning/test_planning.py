@@ -200,7 +200,7 @@ def test_product_of_too_many_outputs_is_bounded() -> None:
             OperatorDescription("j", 3, dict.fromkeys("abc", ONE), correlated=True),
         ]
     )
-    whole = {"given": (), "failed": np.ones((1, 12), np.bool_), "weights": np.ones(1), "cost": np.ones(12)}
+    whole = {"provided": (), "failed": np.ones((1, 12), np.bool_), "weights": np.ones(1), "cost": np.ones(12)}
     full = LinearProgram(topology, {3: 1.0}, **whole).solve(5, 10)
     bounded = LinearProgram(topology, {3: 1.0}, **whole, most=4).solve(5, 10)
     assert full.bound == pytest.approx(0.5)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from consistency.proof.session.errors import essence, explained, said
+from consistency.proof.session.errors import advice, essence, explained
 from replicas.cli.report import parse_conf
 from spe.errors import SpeError
 
@@ -17,11 +17,11 @@ spe.errors.LogCorrupt: sources/a/0001.seg at offset 77: the checksum is wrong
 
 
 def test_an_error_of_spe_in_a_worker_keeps_its_text() -> None:
-    assert said(RuntimeError(IN_A_WORKER)) == "sources/a/0001.seg at offset 77: the checksum is wrong"
+    assert advice(RuntimeError(IN_A_WORKER)) == "sources/a/0001.seg at offset 77: the checksum is wrong"
 
 
 def test_too_little_memory_is_named_with_a_remedy() -> None:
-    text = said(RuntimeError("Job aborted: java.lang.OutOfMemoryError: Java heap space\n\tat x.Y"))
+    text = advice(RuntimeError("Job aborted: java.lang.OutOfMemoryError: Java heap space\n\tat x.Y"))
     assert "out of memory" in text
     assert "spark.driver.memory" in text
 
@@ -41,20 +41,22 @@ def test_too_little_memory_is_named_with_a_remedy() -> None:
     ids=str,
 )
 def test_a_java_that_has_ended_is_named(error: Exception) -> None:
-    assert "Java process died" in said(error)
-    assert "ran out of memory" in said(error, 52)
+    assert "Java process died" in advice(error)
+    assert "ran out of memory" in advice(error, 52)
 
 
 def test_an_error_in_an_answer_is_not_an_ended_java() -> None:
     text = "An error occurred while calling o110.pivot. Trace:\npy4j.Py4JException: Method pivot([]) does not exist\n"
-    assert said(RuntimeError(text)).startswith("Spark failed, so there is no verdict: An error occurred while calling")
+    assert advice(RuntimeError(text)).startswith(
+        "Spark failed, so there is no verdict: An error occurred while calling"
+    )
 
 
 def test_the_exit_status_of_java_gives_the_reason() -> None:
     gone = ConnectionResetError(104, "Connection reset by peer")
-    assert "ran out of memory" in said(gone, 52)
-    assert "died by signal 9: no verdict" in said(gone, -9)
-    assert "died with status 1: no verdict" in said(gone, 1)
+    assert "ran out of memory" in advice(gone, 52)
+    assert "died by signal 9: no verdict" in advice(gone, -9)
+    assert "died with status 1: no verdict" in advice(gone, 1)
 
 
 def test_an_error_after_the_end_of_java_has_no_message() -> None:
@@ -62,11 +64,11 @@ def test_an_error_after_the_end_of_java_has_no_message() -> None:
         def __str__(self) -> str:
             raise RuntimeError("Error while sending or receiving")
 
-    assert "Java process died" in said(Silent())
+    assert "Java process died" in advice(Silent())
 
 
 def test_other_errors_are_reported_in_one_line() -> None:
-    text = said(RuntimeError("[TABLE_NOT_FOUND] there is none\n\tat org.apache.spark"))
+    text = advice(RuntimeError("[TABLE_NOT_FOUND] there is none\n\tat org.apache.spark"))
     assert text == "Spark failed, so there is no verdict: [TABLE_NOT_FOUND] there is none"
 
 
@@ -97,7 +99,7 @@ def test_a_directory_that_an_executor_does_not_see_is_named() -> None:
         "spe.errors.LogCorrupt: sources/a/0001.seg at offset 77: the checksum is wrong",
         "FileNotFoundError: [Errno 2] No such file or directory: '/runs/a/sources/a/0001.seg'",
     )
-    assert said(RuntimeError(text)).startswith(
+    assert advice(RuntimeError(text)).startswith(
         "an executor of Spark does not see /runs/a/sources/a/0001.seg: no verdict"
     )
 

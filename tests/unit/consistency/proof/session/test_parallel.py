@@ -9,22 +9,22 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from consistency.proof.session.parallel import at_once, meanwhile
+from consistency.proof.session.parallel import at_once, background_threads
 
 SAID: ContextVar[str] = ContextVar("said", default="")
 
 
 def test_background_work_runs_in_parallel_and_returns_result() -> None:
     told = Event()
-    with meanwhile() as beside:
-        found = beside(lambda: told.wait(60))
+    with background_threads() as background:
+        found = background(lambda: told.wait(60))
         told.set()  # had it been done first, it would wait for this
         assert found()
 
 
 def test_background_error_is_raised_where_result_is_used() -> None:
-    with meanwhile() as beside:
-        broken = beside(lambda: 1 // 0)
+    with background_threads() as background:
+        broken = background(lambda: 1 // 0)
         with pytest.raises(ZeroDivisionError):
             broken()
 
@@ -37,9 +37,9 @@ def test_background_work_ends_with_the_block_even_on_error() -> None:
         ended.append(True)
 
     def fails() -> None:
-        with meanwhile() as beside:
-            beside(work)
-            beside(lambda: 1 // 0)  # nobody asks for it
+        with background_threads() as background:
+            background(work)
+            background(lambda: 1 // 0)  # nobody asks for it
             Thread(target=told.set).start()
             raise ValueError("elsewhere")
 
@@ -50,5 +50,5 @@ def test_background_work_ends_with_the_block_even_on_error() -> None:
 
 def test_background_work_has_variables_of_its_caller() -> None:
     SAID.set("here")
-    with meanwhile() as beside:
-        assert beside(SAID.get)() == at_once(SAID.get)() == "here"
+    with background_threads() as background:
+        assert background(SAID.get)() == at_once(SAID.get)() == "here"
