@@ -317,7 +317,7 @@ edited(
 edited(
     "a-role-never-heard-of-serves",
     "a node counts as one that serves a partition though it never heard of its role",
-    Edit(schedule, "never_began", "if n not in configured.hosts(of)", "if False"),
+    Edit(schedule, "never_began", "if n not in configured.hosts(partition)", "if False"),
 )
 edited(
     "who-suspends-later-was-silent-before",

@@ -24,7 +24,7 @@ from tests.mutants.patching import Edit, edited
 edited(
     "silence-is-no-load",
     "a partition that is silent counts with a load of 0 (L1)",
-    Edit(LoadHistory, "mean", "found = found[~np.isnan(found[:, 0])]", "found = np.nan_to_num(found)"),
+    Edit(LoadHistory, "mean", "samples = samples[~np.isnan(samples[:, 0])]", "samples = np.nan_to_num(samples)"),
 )
 edited(
     "silent-partition-lessens-its-node",
@@ -82,7 +82,7 @@ edited(
 edited(
     "standbys-divide-x",
     "two standbys of units in sequence lie on one node, where their shares of X would be too short (L2, L6)",
-    Edit(placement_problem, "_divide", "found.append(other)", "pass"),
+    Edit(placement_problem, "_divide", "conflicting.append(other)", "pass"),
 )
 edited(
     "standby-ignores-x",
@@ -163,7 +163,7 @@ edited(
 edited(
     "replicas-meet-on-a-node",
     "a partition moves to a node that runs it (L5)",
-    Edit(relief._Program, "_apart", "(*of.values(), *moving.values())", "moving.values()"),
+    Edit(relief._Program, "_apart", "(*moving_to.values(), *moving.values())", "moving.values()"),
 )
 edited(
     "refused-together-and-made",
@@ -236,7 +236,7 @@ edited(
 edited(
     "dead-spare-joins",
     "a spare joins that does not answer (L8)",
-    Edit(Balancer, "spares", " and one.alive", ""),
+    Edit(Balancer, "spares", " and node.alive", ""),
 )
 edited(
     "failed-move-is-tried-again",

@@ -7,7 +7,7 @@ from html import escape
 from importlib.resources import files
 
 from consistency.proof.losses import measure_of
-from consistency.proof.report.figure import said, timeline
+from consistency.proof.report.figure import timeline
 from consistency.proof.report.model import (
     Accuracy,
     DirectoryChange,
@@ -570,4 +570,4 @@ def _ran(report: Report) -> str:
     )
 
 
-__all__ = ["document", "page", "plural", "said", "table"]
+__all__ = ["document", "page", "plural", "table"]

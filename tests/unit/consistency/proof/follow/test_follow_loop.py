@@ -187,10 +187,10 @@ def test_proof_stops_without_its_stored_rows(tmp_path: Path, monkeypatch: pytest
     for make in (lambda: None, lambda: rows.mkdir(parents=True)):
         make()
         with pytest.raises(SpeError, match=r"open-3 is not whole, and the proof goes on from it; remove"):
-            proof._kept(spark)
+            proof._open_rows(spark)
     (rows / "_SUCCESS").touch()
     sync_below(rows)
-    assert proof._kept(spark) == {"counted": str(rows)}
+    assert proof._open_rows(spark) == {"counted": str(rows)}
 
 
 def test_rows_altered_after_their_proof_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,7 +122,7 @@ def test_the_headline_marks_a_delay_beyond_its_bound() -> None:
     late = late.model_copy(update={"delay": late.delay.model_copy(update={"max_us": 2_500_000, "kept": False})})
     shown = headline(report().model_copy(update={"outputs": [late]}))[2]
     assert shown.bad
-    assert (shown.figure, shown.of, shown.note) == ("2.5 s", "of X = 2 s", "not kept")
+    assert (shown.figure, shown.limit, shown.note) == ("2.5 s", "of X = 2 s", "not kept")
 
 
 def test_the_terminal_shows_the_verdict_and_the_first_offenders() -> None:
