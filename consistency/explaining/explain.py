@@ -96,7 +96,7 @@ class Explainer:
 
 
 class _Waits(NamedTuple):
-    """How long a replica waits, and its policy after that."""
+    """Waiting time of a replica, and its policy after that."""
 
     alpha_x_us: int
     during_failure: Policy

@@ -36,7 +36,7 @@ class Phase(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProcessSpec:
-    """How to start a process.
+    """Specification of a process to start.
 
     Attributes:
       command: words; the number of the supervision descriptor is appended as ``--supervisor-fd N``.

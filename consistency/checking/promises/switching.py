@@ -77,7 +77,7 @@ class _Tentative:
 
 
 class _Rule(NamedTuple):
-    """How many equal results may live.
+    """Limit of equal results that live at a time.
 
     Attributes:
       columns: the columns in which they are equal; None: all.

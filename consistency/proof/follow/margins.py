@@ -1,4 +1,4 @@
-"""How much earlier input of each stream is needed for the output in a range of tuple time.  Pure.
+"""Margins: earlier input of each stream that the output in a range of tuple time needs.  Pure.
 
 With the rows of a stream from ``a − margin`` on, an operator computes all of its output from ``a`` on:
 
