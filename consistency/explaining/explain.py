@@ -27,7 +27,7 @@ BETWEEN_US: Final = 1_000_000
 _UNREACHABLE: Final = ("cannot connect", "answer", "closed", "broke", "lost", "not known")
 #: Word of an error with which a process, or the network, rejects connections.
 _SENT_AWAY: Final = "refused"
-#: Maximum delay of an answer without failures, besides the buckets and boundaries of the plan.
+#: Longest usual delay of an answer, besides the buckets and boundaries of the plan.
 USUAL_US: Final = 300_000
 #: Time to answer above which a process is overloaded.
 SLOW_ANSWER_US: Final = 300_000

@@ -45,7 +45,7 @@ from consistency.proof.report.model import (
 )
 from consistency.proof.report.page import page
 from consistency.proof.scene import ReceivedTables, Scene
-from consistency.proof.session.parallel import Background, background_threads
+from consistency.proof.session.parallel import BackgroundWork, background_threads
 from consistency.proof.storage.tables import Keep, freed_at_the_end
 from consistency.sinks.judge import judge_sinks
 from spe.errors import SpeError
@@ -147,7 +147,7 @@ def _read(
     tables: str,
     sinks_known: list[SinkFacts] | None,
     steps: _Steps,
-    background: Background,
+    background: BackgroundWork,
 ) -> _Facts:
     """Reads the records of a run; slow reads go on in the background."""
     from consistency.proof.recorded.stamps import look_through
@@ -204,7 +204,7 @@ class _Findings:
     evidence: Evidence | None
 
 
-def _judge(facts: _Facts, steps: _Steps, background: Background) -> _Findings:
+def _judge(facts: _Facts, steps: _Steps, background: BackgroundWork) -> _Findings:
     """Judges every output at every client, every source and every sink."""
     outputs = _outputs(facts, steps, background)
     with steps.step("sources", "the sources' logs, against their inputs"):
@@ -321,7 +321,7 @@ def _scene(run: Run, network: TruthNetwork, states: Mapping[StreamId, SourceStat
     )
 
 
-def _outputs(facts: _Facts, steps: _Steps, background: Background) -> list[OutputReport]:
+def _outputs(facts: _Facts, steps: _Steps, background: BackgroundWork) -> list[OutputReport]:
     """Judges every output at every client; the truth of an output is computed once."""
     from consistency.proof.truth import Truth, truth
 

@@ -33,7 +33,7 @@ from consistency.proof.recorded.elements import (
 from consistency.proof.recorded.received_output import ReceivedStream
 from consistency.proof.report.model import Bin, Delay, Flaw, FlawCount, Gaps, Healing, OutputReport, Verdict
 from consistency.proof.scene import ReceivedTables, Scene, Tables
-from consistency.proof.session.parallel import Background, at_once
+from consistency.proof.session.parallel import BackgroundWork, at_once
 from consistency.proof.storage.tables import Keep
 from spe.plan.delays import epochs, longest_path
 from spe.plan.plan import Plan
@@ -62,7 +62,7 @@ def judge_output(
     received: ReceivedStream,
     keep: Keep,
     heard: ReceivedTables,
-    background: Background = at_once,
+    background: BackgroundWork = at_once,
 ) -> OutputReport:
     """Returns the verdict on one output at one client, and its figures.
 
@@ -127,7 +127,7 @@ def _over_time(scene: Scene, client: str, output: StreamId, tables: Tables, true
     return _OverTime(delay, expected, gaps, bin_us, _bins(tables, known, scene.begun_us, bin_us))
 
 
-def received_tables(received: ReceivedStream, keep: Keep, background: Background = at_once) -> ReceivedTables:
+def received_tables(received: ReceivedStream, keep: Keep, background: BackgroundWork = at_once) -> ReceivedTables:
     """Computes the tables that need no truth, from which all others are computed."""
     parts = keep("elements", elements(received.records))
     sums = background(partial(_sums, parts))

@@ -11,7 +11,7 @@ from consistency.proof.comparing.values import content
 from consistency.proof.report.model import Accuracy, Tentative, WindowAccuracy
 from consistency.proof.report.words import moment
 from consistency.proof.scene import Scene, Tables
-from consistency.proof.session.parallel import Background
+from consistency.proof.session.parallel import BackgroundWork
 from consistency.proof.storage.tables import Keep
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
@@ -25,7 +25,7 @@ _WORST: Final = 5
 
 
 def judge_tentative(
-    scene: Scene, output: StreamId, tables: Tables, keep: Keep, right: Callable[[], bool], background: Background
+    scene: Scene, output: StreamId, tables: Tables, keep: Keep, right: Callable[[], bool], background: BackgroundWork
 ) -> tuple[Tentative, Accuracy | None]:
     """Returns the counts, without the model's prediction, and the accuracy if anything was tentative.
 
@@ -96,7 +96,7 @@ def _impossible(scene: Scene, output: StreamId, tables: Tables, met: DataFrame, 
     return odd.join(true, ["partition", "window_us", "content"], how="left_anti").count()
 
 
-def _windows(by_window: DataFrame, how: Measured, background: Background) -> tuple[list[Row], list[Row]]:
+def _windows(by_window: DataFrame, how: Measured, background: BackgroundWork) -> tuple[list[Row], list[Row]]:
     """Returns the worst windows by the first measure, and the windows to be drawn, in order."""
     from pyspark.sql import functions as F
 

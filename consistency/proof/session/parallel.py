@@ -15,14 +15,14 @@ T = TypeVar("T")
 OWN_POOLS: Final = "spark.spe.ownPools"
 
 
-class Background(Protocol):
+class BackgroundWork(Protocol):
     """Starts some work in a thread; the returned function waits for its result, and raises its error."""
 
     def __call__(self, work: Callable[[], T], /) -> Callable[[], T]: ...
 
 
 @contextmanager
-def background_threads() -> Iterator[Background]:
+def background_threads() -> Iterator[BackgroundWork]:
     """Yields a function that starts work in threads; at the end of the block all of it has ended."""
     from pyspark import InheritableThread, SparkContext
 
