@@ -15,11 +15,11 @@ from spe.stream.names import StreamId, UnitId
 
 @dataclass(frozen=True, slots=True)
 class ReplayEpoch:
-    """How tuple time runs against the wall clock.  The default is that of live sources by the clock: they are the same.
+    """The relation of tuple time to wall time.  In the default, for live sources by the clock, they are equal.
 
     Attributes:
       event_start_us: tuple time at which a replay began.
-      wall_start_us: wall time at which it did.
+      wall_start_us: wall time at which the replay began.
       speed: microseconds of tuple time per microsecond of wall time; above 0.
     """
 
@@ -32,7 +32,7 @@ class ReplayEpoch:
         return self.wall_start_us + round((time_us - self.event_start_us) / self.speed)
 
     def reached_at(self, wall_us: int) -> int:
-        """Tuple time that was reached at a wall time, rounded up."""
+        """Tuple time reached at a wall time, rounded up."""
         return self.event_start_us + ceil((wall_us - self.wall_start_us) * self.speed)
 
 
@@ -40,13 +40,13 @@ _CLOCK: Final = ReplayEpoch()
 
 
 def source_epoch(source: Source, begun_us: int | None) -> ReplayEpoch | None:
-    """Of one source; None where tuple time does not follow the wall clock (at a rate, as fast as it goes, or live).
+    """The epoch of a source; None if its tuple time does not follow the wall clock (at a rate, at full speed, or live).
 
     Args:
       begun_us: wall time at which the replay began; None: not known.
     """
     if source.live:
-        # By data, event times may be as far from the clock as they like (S7).
+        # S7: with watermark by data, event times may be any distance from the clock.
         return _CLOCK if source.watermark is Watermark.CLOCK or source.idle_to_now else None
     replay = source.replay
     if replay.get("max") or replay.get("rate") is not None or begun_us is None:
@@ -54,7 +54,7 @@ def source_epoch(source: Source, begun_us: int | None) -> ReplayEpoch | None:
     speed = float(replay.get("speed") or 1.0)
     origin = replay.get("origin_us", source.reader.get("start"))
     if origin is None:
-        # A generator without a start begins when the replay does; a file without an origin, nobody knows.
+        # A generator without a start begins when the replay does; for a file without an origin it is unknown.
         if source.reader.get("kind") != "generator":
             return None
         origin = begun_us
@@ -64,13 +64,13 @@ def source_epoch(source: Source, begun_us: int | None) -> ReplayEpoch | None:
 
 
 def epochs(plan: Plan, begun_us: int | None) -> dict[str, ReplayEpoch]:
-    """Of each output stream whose sources all run alike."""
-    found = {}
+    """Returns the epoch of each output stream whose sources have the same one."""
+    by_stream = {}
     for stream in plan.query.outputs:
         its = {source_epoch(s, begun_us) for s in origins(plan, stream)}
-        if len(its) == 1 and (one := its.pop()) is not None:
-            found[str(stream)] = one
-    return found
+        if len(its) == 1 and (epoch := its.pop()) is not None:
+            by_stream[str(stream)] = epoch
+    return by_stream
 
 
 def longest_path(plan: Plan, stream: StreamId) -> int:
@@ -81,12 +81,12 @@ def longest_path(plan: Plan, stream: StreamId) -> int:
 
 
 def delay_bound_us(plan: Plan, directory: Directory, stream: StreamId) -> int:
-    """kX: the longest time that a new result of a stream may take, the sum of X along the slowest path."""
+    """kX: the longest time that a new result of a stream may take; the sum of X along the slowest path."""
     return sum(us for _, us in slowest_way(plan, directory, stream))
 
 
 def slowest_way(plan: Plan, directory: Directory, stream: StreamId) -> list[tuple[UnitId, int]]:
-    """The units on that path, in order, and the share of X of each: the longest of its replicas."""
+    """The units on the slowest path to a stream, in order, with the longest share of X among the replicas of each."""
     if stream in plan.sources:
         return []
     unit = plan.producer[stream]

@@ -1,6 +1,6 @@
-"""A query and a deployment to a plan and a directory: fragments are cut into units, their partitions get nodes.
+"""Makes a plan and a directory from a query and a deployment: cuts fragments into units, assigns nodes to partitions.
 
-Pure: everything that is wrong is collected in a :class:`spe.problems.Problems`, with paths as in the configuration.
+Pure: all mistakes are collected in a :class:`spe.problems.Problems`, with paths as in the configuration.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class Deployment:
     """Where and how a query is to run.
 
     Attributes:
-      addresses: of sources; one that is not in it has any free port of this machine.
-      log: of the fragment that holds the whole query where none is configured.
-      bounds: of outputs, microseconds; X of nodes on the way to these follows.
-      own_x: nodes whose X was given, and does not follow.
+      addresses: by source; a source without one gets any free port of this machine.
+      log: checkpoint log of the fragment that holds the whole query where none is configured.
+      bounds: by output, microseconds; X of the nodes on a path to the output follows from it.
+      own_x: nodes whose X is configured rather than derived.
     """
 
     cluster: str
@@ -74,7 +74,7 @@ class Deployed(NamedTuple):
 
 
 def deploy(query: Query, deployment: Deployment, problems: Problems) -> Deployed | None:
-    """The plan, and version 0 of its directory; None where something does not fit, which goes to ``problems``."""
+    """Returns the plan and version 0 of its directory; None after a mistake, which is added to ``problems``."""
     before = len(problems.found)
     fragments = deployment.fragments or (_whole(query, deployment),)
     check_cover([o.name for o in query.operators], fragments, problems)
@@ -89,7 +89,7 @@ def deploy(query: Query, deployment: Deployment, problems: Problems) -> Deployed
     if len(problems.found) > before:
         return None
     spec = {f.name: f for f in fragments}
-    of = [(PartitionId(unit.id, p), unit.fragment, p) for unit in units for p in range(unit.partitions)]
+    partitions = [(PartitionId(unit.id, p), unit.fragment, p) for unit in units for p in range(unit.partitions)]
     plan = Plan(
         cluster=deployment.cluster,
         query=query,
@@ -104,11 +104,11 @@ def deploy(query: Query, deployment: Deployment, problems: Problems) -> Deployed
     )
     directory = Directory(
         nodes=deployment.nodes,
-        roles={id: roles_of(placed[name].replicas[p], placed[name].standbys[p]) for id, name, p in of},
+        roles={id: roles_of(placed[name].replicas[p], placed[name].standbys[p]) for id, name, p in partitions},
         sources={s: deployment.addresses.get(s, ANY_ADDRESS) for s in deployment.sources},
         clients=deployment.clients,
-        checkpoint_us={id: spec[name].checkpoint_us for id, name, _ in of},
-        logs={id: log for id, name, _ in of if (log := spec[name].log) is not None},
+        checkpoint_us={id: spec[name].checkpoint_us for id, name, _ in partitions},
+        logs={id: log for id, name, _ in partitions if (log := spec[name].log) is not None},
         coordinator=deployment.coordinator,
         recovery=deployment.recovery,
         bounds=deployment.bounds,
@@ -128,7 +128,7 @@ def _whole(query: Query, deployment: Deployment) -> FragmentSpec:
 
 
 def check_cover(names: Sequence[StreamId], fragments: Sequence[FragmentSpec], problems: Problems) -> None:
-    """Each operator belongs to exactly one fragment."""
+    """Checks that each operator belongs to exactly one fragment."""
     home: dict[StreamId, str] = {}
     for fragment in fragments:
         for i, name in enumerate(fragment.operators):
@@ -145,7 +145,7 @@ def check_cover(names: Sequence[StreamId], fragments: Sequence[FragmentSpec], pr
 
 
 def check_rejected(query: Query, fragments: Sequence[FragmentSpec], problems: Problems) -> None:
-    """What an operator rejects is made where it runs."""
+    """Checks that rejected rows are handled in the fragment of the operator that rejects them."""
     home = {name: fragment.name for fragment in fragments for name in fragment.operators}
     for operator in query.operators:
         if operator.spec.TAKES_REJECTED and home.get(operator.name) != home.get(operator.spec.inputs[0]):
@@ -155,7 +155,7 @@ def check_rejected(query: Query, fragments: Sequence[FragmentSpec], problems: Pr
 
 
 def check_read(query: Query, problems: Problems) -> None:
-    """An operator whose stream nobody reads is a mistake: it would cost work and show nothing."""
+    """Checks that every operator's stream is read: otherwise the operator would work for nothing."""
     read = {s for o in query.operators for s in o.spec.inputs} | set(query.outputs)
     for operator in query.operators:
         if operator.name not in read:
@@ -163,7 +163,7 @@ def check_read(query: Query, problems: Problems) -> None:
 
 
 def check_addresses(deployment: Deployment, problems: Problems) -> None:
-    """No two processes listen at one address; port 0 is any free one."""
+    """Checks that no two processes listen at one address; port 0 is any free port."""
     where: list[tuple[Path, str]] = [
         (("nodes", str(n), "address"), node.address) for n, node in deployment.nodes.items()
     ]
@@ -177,20 +177,20 @@ def check_addresses(deployment: Deployment, problems: Problems) -> None:
 
 
 def check_loads(recovery: RecoverySettings, units: Sequence[Unit], problems: Problems) -> None:
-    """Loads are of units, and as many as these have partitions, or one."""
+    """Checks that loads name units, with one value or one per partition."""
     many = {unit.id: unit.partitions for unit in units}
     for name, load in recovery.loads.items():
         path: Path = ("recovery", "loads", str(name))
         if name not in many:
             problems.add(path, f"no unit {name!r}{did_you_mean(name, many)}; expected {one_of(list(many))}")
             continue
-        for what, given in (("load", load.cores), ("work", load.install_us)):
-            if len(given) not in (0, 1, many[name]):
-                problems.add(path, f"{what} is one, or {many[name]}, one per partition; got {len(given)}")
+        for what, values in (("load", load.cores), ("work", load.install_us)):
+            if len(values) not in (0, 1, many[name]):
+                problems.add(path, f"{what} is one, or {many[name]}, one per partition; got {len(values)}")
 
 
 def usable(nodes: Mapping[NodeId, Node]) -> list[NodeId]:
-    """Nodes on which partitions are placed: the others are spare."""
+    """Nodes on which partitions are placed: those that are not spare."""
     return [id for id, node in nodes.items() if not node.spare]
 
 
@@ -202,7 +202,7 @@ class Placed(NamedTuple):
 
 
 def place(fragments: Sequence[FragmentSpec], nodes: Sequence[NodeId], problems: Problems) -> dict[str, Placed]:
-    """Nodes of each partition of each fragment; where only a number is given, in turn over all nodes."""
+    """Assigns nodes to each partition of each fragment; a bare number is spread over all nodes in turn."""
     placed: dict[str, Placed] = {}
     ring = cycle(nodes)
     for fragment in fragments:
@@ -219,32 +219,32 @@ def place(fragments: Sequence[FragmentSpec], nodes: Sequence[NodeId], problems: 
 def _rows(
     fragment: FragmentSpec,
     section: str,
-    given: int | tuple[tuple[NodeId, ...], ...],
+    wanted: int | tuple[tuple[NodeId, ...], ...],
     taken: Sequence[tuple[NodeId, ...]],
     nodes: Sequence[NodeId],
     ring: Iterator[NodeId],
     problems: Problems,
 ) -> tuple[tuple[NodeId, ...], ...] | None:
-    """Nodes of each partition for one kind of replica, none of which is among those ``taken``."""
+    """Nodes of each partition for one kind of replica, none of them in ``taken``."""
     path: Path = ("fragments", fragment.name, section)
-    if given == 0:
+    if wanted == 0:
         return ((),) * len(taken)
-    if isinstance(given, int):
-        needed = given + max(map(len, taken), default=0)
+    if isinstance(wanted, int):
+        needed = wanted + max(map(len, taken), default=0)
         if needed > len(nodes):
             what = "replicas of a partition" if section == "replicas" else "replicas and standbys of a partition"
             problems.add(path, f"{needed} {what} need {needed} nodes; there are {len(nodes)}")
             return None
-        return tuple(tuple(islice((n for n in ring if n not in row), given)) for row in taken)
-    if len(given) != fragment.partitions:
-        problems.add(path, f"lists {len(given)} partitions; expected nodes for each of {fragment.partitions}")
-    for p, row in enumerate(given):
+        return tuple(tuple(islice((n for n in ring if n not in row), wanted)) for row in taken)
+    if len(wanted) != fragment.partitions:
+        problems.add(path, f"lists {len(wanted)} partitions; expected nodes for each of {fragment.partitions}")
+    for p, row in enumerate(wanted):
         if row or section == "replicas":
             _check_row(row, (*path, p), nodes, problems)
         for r, node in enumerate(row):
             if p < len(taken) and node in taken[p]:
                 problems.add((*path, p, r), f"{node!r} runs this partition already; expected another node")
-    return given
+    return wanted
 
 
 def _check_row(row: Sequence[NodeId], path: Path, nodes: Sequence[NodeId], problems: Problems) -> None:
@@ -259,13 +259,13 @@ def _check_row(row: Sequence[NodeId], path: Path, nodes: Sequence[NodeId], probl
 
 
 def with_addresses(directory: Directory, addresses: Mapping[str, str]) -> Directory:
-    """The same directory with other addresses.
+    """Returns the directory with other addresses.
 
     Args:
-      addresses: ``host:port`` by the names of :meth:`Directory.addresses`; what is not in it stays.
+      addresses: ``host:port`` by the names of :meth:`Directory.addresses`; the others stay.
 
     Raises:
-      KeyError: a name that the directory does not have.
+      KeyError: the directory has no process of that name.
     """
     known = directory.addresses()
     for name in addresses:
@@ -278,10 +278,10 @@ def with_addresses(directory: Directory, addresses: Mapping[str, str]) -> Direct
 
 
 def with_budget(directory: Directory, budget: int) -> Directory:
-    """The same directory with another number of partitions whose first standby runs from the start.
+    """Returns the directory with another number of partitions whose first standby runs from the start.
 
     Raises:
-      ConfigError: fewer have standbys.
+      ConfigError: fewer partitions have standbys.
     """
     if why := _beyond(budget, directory):
         raise ConfigError([f"--budget: {why}"])
@@ -296,7 +296,7 @@ def _beyond(budget: int, directory: Directory) -> str:
 
 
 def check_all_addressed(where: str, addresses: Mapping[str, str]) -> None:
-    """Raises ConfigError where a configuration leaves addresses open: only ``spe run`` finds free ones."""
+    """Raises ConfigError if a configuration leaves addresses open: only ``spe run`` finds free ones."""
     if without := [name for name, address in addresses.items() if address.endswith(":0")]:
         raise ConfigError(
             [
@@ -307,19 +307,19 @@ def check_all_addressed(where: str, addresses: Mapping[str, str]) -> None:
 
 
 def with_default_client(plan: Plan, directory: Directory) -> Directory:
-    """A run has somebody who reads what it makes: a client of all outputs, where none is configured."""
+    """Adds a client of all outputs if no client is configured, so that the results of a run are read."""
     if directory.clients:
         return directory
     return replace(directory, clients={ONLY_CLIENT: ClientSettings(ONLY_CLIENT, plan.query.outputs)})
 
 
 def without_external(directory: Directory) -> Directory:
-    """With those clients only that ``spe run`` starts, and that record."""
+    """Returns the directory without external clients: the rest are started by ``spe run``, and record."""
     return replace(directory, clients={n: c for n, c in directory.clients.items() if not c.external})
 
 
 def with_origins(plan: Plan, origins: Mapping[str, int]) -> Plan:
-    """The same plan, whose replayed sources begin at these event times."""
+    """Returns the plan with these event times as the origins of its replayed sources."""
     sources = dict(plan.sources)
     for name, origin_us in origins.items():
         source = sources[StreamId(name)]

@@ -9,26 +9,26 @@ from spe.stream.times import SECOND, format_duration, format_timestamp
 
 
 def show_duration(us: int) -> str:
-    """As a person would write it: ``1.8s`` rather than ``1800ms``."""
+    """Formats a duration as a person would write it: ``1.8s`` rather than ``1800ms``."""
     if SECOND <= us < 60 * SECOND:
         return f"{us / SECOND:g}s"
     return format_duration(us)
 
 
 def show_bound(shares_us: Sequence[int]) -> str:
-    """How long a result may take: ``X = 2s``; through several units the sum of their shares, ``4s + 2s = 6s``."""
+    """Formats how long a result may take: ``X = 2s``; through several units the sum, ``4s + 2s = 6s``."""
     added = " + ".join(map(show_duration, shares_us)) if len(shares_us) > 1 else "X"
     return f"{added} = {show_duration(sum(shares_us))}"
 
 
 def show_lateness(count: int, by_us: int, disorder_us: int) -> str:
-    """How many tuples of a source were late, and what disorder would have made none of them late."""
+    """Formats how many tuples of a source were late, and by how much its disorder is too short."""
     by = f" by up to {show_duration(-(-by_us // 1000) * 1000)}" if by_us else ""
     return f"{count:,} late{by} (disorder {show_duration(disorder_us)})"
 
 
 def describe_pace(source: Source) -> str:
-    """``60x``, ``1000 rows/s``, ``as fast as it goes``, ``live, watermark by data, idle after 500ms``."""
+    """Describes a source's pace: ``60x``, ``1000 rows/s``, ``as fast as it goes``, ``live, watermark by clock``."""
     if source.live:
         return f"live, {_watermark(source)}"
     if source.replay.get("max"):

@@ -1,8 +1,8 @@
-"""Who runs what, and where: nodes, replicas, standbys, clients, and addresses (rule D1).
+"""The directory: nodes, replicas, standbys, clients, and addresses (rule D1).
 
-The plan says what ids depend on, and never changes; a directory says who makes and who reads each channel, and another
-version of it may say otherwise.  So the two are separate values: whoever asks about channels asks the directory, and
-passes the plan that they are of.  ``spe.plan.deploy`` makes version 0 from the configuration.
+Ids depend on the plan, which never changes.  The directory names the producers and consumers of each channel, and has
+versions.  So the two are separate values: questions about channels go to the directory, with the plan as an argument.
+``spe.plan.deploy`` makes version 0 from the configuration.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from spe.stream.names import NodeId, StreamId, UnitId
 
 #: Any free port of this machine.
 ANY_ADDRESS: Final = "127.0.0.1:0"
-#: The process that tells standbys to run, by the name that it has for others.
+#: Name by which other processes know the process that activates standbys.
 COORDINATOR: Final = "coordinator"
 
 
 class Role(enum.StrEnum):
-    """What a node is to a partition (docs/internals/directory.md)."""
+    """The role of a node for a partition (docs/internals/directory.md)."""
 
     ACTIVE = "active"
     STANDBY = "standby"
 
 
-#: Roles as :meth:`Directory.hosts` sorts by them.
+#: Order of roles in :meth:`Directory.hosts`.
 _IN_ORDER: Final = {role: rank for rank, role in enumerate(Role)}
 
 
 class Version(NamedTuple):
-    """Of a directory; the larger one is newer.
+    """Version of a directory; the larger one is newer.
 
     Attributes:
-      epoch: of the coordinator that made it (rule H6).
-      number: grows with each version, over epochs too.
+      epoch: epoch of the coordinator that made it (rule H6).
+      number: grows with each version, across epochs too.
     """
 
     epoch: int
@@ -55,17 +55,17 @@ class Version(NamedTuple):
         return f"{self.epoch}/{self.number}"
 
 
-#: What the configuration says.
+#: The version of the directory that follows from the configuration.
 CONFIGURED: Final = Version(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Standbys:
-    """Passive replicas of a partition: they hold checkpoints, and run only when they are told to (rules H1-H8).
+    """Passive replicas of a partition: they hold checkpoints, and run only when ordered to (rules H1-H8).
 
     Attributes:
-      nodes: where; the first that can is taken first.
-      every_us: microseconds of wall time between the checkpoints that each of them gets.
+      nodes: their nodes, in order of preference.
+      every_us: microseconds of wall time between the checkpoints that each standby gets.
     """
 
     nodes: tuple[NodeId, ...]
@@ -74,22 +74,22 @@ class Standbys:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorSettings:
-    """The process that tells standbys to run, and moves partitions (rules H1-H8, M1-M6).
+    """Settings of the process that activates standbys and moves partitions (rules H1-H8, M1-M6).
 
-    There is one where there are standbys or spare nodes, or where one is configured.
+    A run has a coordinator if it has standbys or spare nodes, or if one is configured.
 
     Attributes:
       configured: the configuration has such a section.
-      address: ``host:port`` where it answers.
-      budget: partitions whose first standby runs though nothing has failed: active replicas, where they do most.
-      algorithm: of the planner that chooses them.
-      adapt_us: how often measured rates are looked at, microseconds of wall time; None: the choice stays.
-      margin: by how much, relative to what runs, another choice must be better to take its place.
+      address: ``host:port`` where it listens.
+      budget: number of partitions whose first standby runs before any failure, chosen for the largest benefit.
+      algorithm: name of the planner that chooses these partitions.
+      adapt_us: interval at which the choice is reviewed, microseconds of wall time; None: the choice is final.
+      margin: relative improvement from which another choice replaces the current one.
       cap: share of a node's capacity and memory that may be filled (rules O1, L5).
-      balance_us: how often loads are looked at, microseconds; None: only when somebody asks.
+      balance_us: interval at which loads are reviewed, microseconds; None: only on request.
       placement: of standbys: ``fixed``, or ``correlated``, where they follow loads (rules L2, L3).
-      idle: share of all capacity below which it is tried to do with one node fewer (rule L8).
-      spread: by how much the load of a node's checkpoints may be beyond the mean, as share of it (rule L2's δ).
+      idle: share of all capacity below which the coordinator tries to free a node (rule L8).
+      spread: excess of a node's checkpoint load over the mean that is tolerated, as share of it (rule L2's δ).
     """
 
     address: str = ANY_ADDRESS
@@ -107,7 +107,7 @@ class CoordinatorSettings:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedLoad:
-    """What a unit's partitions are expected to need; one number for all, or one for each, or none.
+    """Expected load of a unit's partitions: one number for all, one for each, or none.
 
     Attributes:
       cores: shares of a core.
@@ -120,12 +120,12 @@ class ExpectedLoad:
 
 @dataclass(frozen=True, slots=True)
 class RecoverySettings:
-    """What of a loss comes back first (rules O1-O7).
+    """The order in which lost partitions are recovered (rules O1-O7).
 
     Attributes:
       value: ``fidelity``, where partial results count, or ``complete`` (rule O2).
-      priorities: what outputs are worth against each other; 1 where nothing is said.
-      loads: by unit; what is measured counts more.
+      priorities: relative weight of outputs; 1 by default.
+      loads: expected load by unit; a measured load takes precedence.
     """
 
     value: str = "fidelity"
@@ -138,8 +138,8 @@ class ClientSettings:
     """A named consumer whose acknowledgements hold the output buffers.
 
     Attributes:
-      sinks: ``{"kind": …, "mode": …}`` each, and what its ``SinkDeclaration.sink`` gives besides.
-      external: a program of the user's; ``spe run`` starts none for it.
+      sinks: ``{"kind": …, "mode": …}`` each, and the options that its ``SinkDeclaration.sink`` adds.
+      external: a user program; ``spe run`` starts no process for it.
       retain: how long its recording is kept; None: for ever.
     """
 
@@ -151,7 +151,7 @@ class ClientSettings:
 
 
 def roles_of(replicas: Iterable[NodeId], standbys: Iterable[NodeId] = ()) -> Mapping[NodeId, Role]:
-    """The roles of one partition's nodes."""
+    """Returns the roles of one partition's nodes."""
     return dict.fromkeys(replicas, Role.ACTIVE) | dict.fromkeys(standbys, Role.STANDBY)
 
 
@@ -161,22 +161,22 @@ def _with(roles: Mapping[NodeId, Role], role: Role) -> tuple[NodeId, ...]:
 
 @dataclass(frozen=True)
 class Directory:
-    """Who runs what, and where.
+    """Assigns nodes to partitions, and addresses to processes.
 
     Attributes:
       nodes: by id, each with its address and X.
-      roles: of the nodes of each partition, in order: of two with one role the first is taken first.
+      roles: role of each node of each partition; of two nodes with one role the first is preferred.
       sources: ``host:port`` of the process of each source.
       clients: named consumers, and what each reads.
       checkpoint_us: microseconds of wall time between the checkpoints that each standby of a partition gets.
-      logs: of partitions whose replicas write a checkpoint log; the others take whole checkpoints.
-      coordinator: of the process that tells standbys to run.
-      recovery: what of a loss comes back first.
-      bounds: of outputs, microseconds: X of the nodes on the way follows from these (spe.plan.bounds).
-      settings: what of ``nodes`` was changed while they run.
+      logs: by partition, the checkpoint log of its replicas; the other partitions take whole checkpoints.
+      coordinator: settings of the process that activates standbys.
+      recovery: order in which lost partitions are recovered.
+      bounds: by output, microseconds; X of the nodes on a path to it follows (spe.plan.bounds).
+      settings: changes of ``nodes`` made while they run.
       joined: nodes that the configuration does not name, as they were when they joined.
-      lent: of the standbys those that a recovery made so for a while (rule O5).
-      version: of roles and settings.
+      lent: standbys that a recovery made temporarily (rule O5).
+      version: version of roles and settings.
     """
 
     nodes: Mapping[NodeId, Node]
@@ -195,12 +195,12 @@ class Directory:
 
     @cached_property
     def placement(self) -> Mapping[PartitionId, tuple[NodeId, ...]]:
-        """Nodes that are to run each partition, the first being replica 0."""
+        """Nodes that run each partition; the first is replica 0."""
         return {id: _with(roles, Role.ACTIVE) for id, roles in self.roles.items()}
 
     @cached_property
     def standbys(self) -> Mapping[PartitionId, Standbys]:
-        """Of each partition that has some."""
+        """Standbys of each partition that has some."""
         return {
             id: Standbys(nodes, self.checkpoint_us.get(id, CHECKPOINT_US))
             for id, roles in self.roles.items()
@@ -209,19 +209,19 @@ class Directory:
 
     @cached_property
     def signature(self) -> str:
-        """A digest of what nodes are to promise: X, α and policies of each, and the bounds that X follows from."""
-        said = [
+        """A digest of X, α and policies of each node, and of the bounds that X follows from."""
+        promises = [
             (n.id, n.x_us, n.alpha, str(n.during_failure), str(n.during_stabilization), str(n.reconcile))
             for n in sorted(self.nodes.values(), key=lambda n: n.id)
         ]
-        return hashlib.blake2b(repr((said, sorted(self.bounds.items()))).encode(), digest_size=8).hexdigest()
+        return hashlib.blake2b(repr((promises, sorted(self.bounds.items()))).encode(), digest_size=8).hexdigest()
 
     @cached_property
     def _hosts(self) -> Mapping[PartitionId, tuple[NodeId, ...]]:
         return {id: tuple(sorted(roles, key=lambda n: _IN_ORDER[roles[n]])) for id, roles in self.roles.items()}
 
     def with_role(self, partition: PartitionId, node: NodeId, role: Role | None) -> Directory:
-        """The same, in which a node has another role for a partition, behind all others of it; None: none."""
+        """Returns the directory with a node in another role for a partition, last in its order; None: no role."""
         roles = {n: r for n, r in self.roles[partition].items() if n != node}
         if role is not None:
             roles[node] = role
@@ -229,36 +229,36 @@ class Directory:
         return replace(self, roles={**self.roles, partition: roles}, lent=lent)
 
     def with_lent(self, partition: PartitionId, node: NodeId) -> Directory:
-        """The same, in which a node is a standby of a partition for a while."""
+        """Returns the directory with a node as a temporary standby of a partition."""
         changed = self.with_role(partition, node, Role.STANDBY)
         return replace(changed, lent=changed.lent | {ReplicaId(*partition, node)})
 
     def with_settings(self, configured: Node, settings: NodeSettings) -> Directory:
-        """The same, in which a node works with these settings over what the configuration says of it."""
-        said = {**self.settings, configured.id: settings}
+        """Returns the directory with settings that override the configuration of a node."""
+        by_node = {**self.settings, configured.id: settings}
         return replace(
             self,
             nodes={**self.nodes, configured.id: settings.over(configured)},
-            settings={node: one for node, one in said.items() if one},
+            settings={node: changes for node, changes in by_node.items() if changes},
         )
 
     def with_node(self, node: Node) -> Directory:
-        """The same with a node that no configuration names, or with other facts of one."""
+        """Returns the directory with a node that the configuration does not name, new or changed."""
         settings = self.settings.get(node.id, NodeSettings())
         return replace(self, nodes={**self.nodes, node.id: settings.over(node)}, joined={**self.joined, node.id: node})
 
     def without_node(self, node: NodeId) -> Directory:
-        """The same without a node that has joined, and has no role."""
-        assert not any(node in roles for roles in self.roles.values()), "D4: who leaves has no role"
+        """Returns the directory without a node that had joined and has no role."""
+        assert not any(node in roles for roles in self.roles.values()), "D4: a node that leaves has no role"
         return replace(
             self,
-            nodes={n: one for n, one in self.nodes.items() if n != node},
-            joined={n: one for n, one in self.joined.items() if n != node},
-            settings={n: one for n, one in self.settings.items() if n != node},
+            nodes={n: other for n, other in self.nodes.items() if n != node},
+            joined={n: other for n, other in self.joined.items() if n != node},
+            settings={n: other for n, other in self.settings.items() if n != node},
         )
 
     def with_past(self, before: Directory) -> Directory:
-        """The same, in which whoever had a role in an earlier version, and has none now, stands by: it may run."""
+        """Returns the directory with nodes that have lost a role since ``before`` as standbys: they may still run."""
         roles = {
             partition: {**dict.fromkeys(before.roles[partition], Role.STANDBY), **now}
             for partition, now in self.roles.items()
@@ -266,13 +266,13 @@ class Directory:
         return replace(self, nodes={**before.nodes, **self.nodes}, roles=roles)
 
     def addresses(self) -> dict[str, str]:
-        """Address of every process that listens, by node id, ``source:NAME`` and, if there is one, ``coordinator``."""
+        """Address of every process that listens, by node id, ``source:NAME`` and ``coordinator``."""
         nodes = {str(n): node.address for n, node in self.nodes.items()}
         sources = {f"source:{s}": address for s, address in self.sources.items()}
         return nodes | sources | ({COORDINATOR: self.coordinator.address} if self.coordinated else {})
 
     def is_guest(self, name: str) -> bool:
-        """Is this a client that no log waits for?"""
+        """Is this a client that the directory does not name?  No log waits for it."""
         return name.startswith("client:") and name.removeprefix("client:") not in self.clients
 
     @property
@@ -284,17 +284,17 @@ class Directory:
         )
 
     def hosts(self, partition: PartitionId) -> tuple[NodeId, ...]:
-        """Every node that has a role for a partition: its replicas first, then its standbys."""
+        """Nodes with a role for a partition: its replicas first, then its standbys."""
         return self._hosts[partition]
 
     @cached_property
     def expected_cores(self) -> Mapping[PartitionId, float]:
-        """Shares of a core that partitions are expected to need: of those of which the configuration says it."""
+        """Expected need of partitions in cores, where the configuration states it."""
         loads = {id: self.recovery.loads.get(id.unit, ExpectedLoad()).cores for id in self.roles}
         return {id: cores[id.partition % len(cores)] for id, cores in loads.items() if cores}
 
     def fills(self, node: NodeId) -> bool:
-        """Whether all that a node has a role for is expected to need more cores than it may give (rule O1)."""
+        """Is a node expected to need more cores for its partitions than it may use (rule O1)?"""
         needed = sum(cores for id, cores in self.expected_cores.items() if node in self.roles[id])
         return needed > self.nodes[node].capacity * self.coordinator.cap
 
@@ -307,7 +307,7 @@ class Directory:
     def disk_us(self, replica: ReplicaId) -> int | None:
         """Interval of a replica's checkpoints on disk; None: it writes none.
 
-        One that stood by goes on writing: what upstream may forget is still only what lies on a disk.
+        A former standby goes on writing: upstream may delete only tuples whose effect is on a disk.
         """
         standbys = self.standbys.get(replica.of)
         if standbys is not None and replica.node in standbys.nodes:
@@ -327,7 +327,7 @@ class Directory:
         return tuple(names)
 
     def standbys_of(self, plan: Plan, channel: Channel) -> tuple[str, ...]:
-        """Names of those consumers of a channel that stand by (H2)."""
+        """Names of the consumers of a channel that are standbys (H2)."""
         return tuple(
             str(ReplicaId(id.unit, id.partition, n))
             for id in plan.readers_of(channel)
@@ -336,12 +336,12 @@ class Directory:
         )
 
     def read_by(self, plan: Plan, processes: Set[str]) -> frozenset[Channel]:
-        """Channels of which a configured consumer is one of these clients, or on one of these nodes."""
+        """Channels with a configured consumer that is one of these clients, or on one of these nodes."""
         on_nodes = {
             channel
-            for of in self.placement
-            if processes & set(self.hosts(of))
-            for channel in plan.unit[of.unit].channels_in(of.partition)
+            for id in self.placement
+            if processes & set(self.hosts(id))
+            for channel in plan.unit[id.unit].channels_in(id.partition)
         }
         by_clients = {
             Channel(stream, partition)
@@ -353,43 +353,45 @@ class Directory:
         return frozenset(on_nodes | by_clients)
 
     def share(self, plan: Plan, unit: UnitId, node: NodeId) -> Node:
-        """The node with the share of X that one unit may use there.
+        """Returns the node with the share of X that one unit may use on it.
 
-        SUnions in sequence on one node divide its X (DPC section 3): what a user sets is the delay of the node.
+        SUnions in sequence on one node divide its X (DPC section 3): users set the delay of the whole node.
         """
         count = self.in_sequence(plan, unit, node)
-        one = self.nodes[node]
-        return one if count == 1 else replace(one, x_us=one.x_us // count)
+        whole = self.nodes[node]
+        return whole if count == 1 else replace(whole, x_us=whole.x_us // count)
 
     def in_sequence(self, plan: Plan, unit: UnitId, node: NodeId) -> int:
-        """By how many a node's X is divided for a unit."""
+        """The number by which a node's X is divided for a unit."""
         return self._in_sequence(plan).get((unit, node), 1)
 
     def _in_sequence(self, plan: Plan) -> Mapping[tuple[UnitId, NodeId], int]:
-        """(unit, node) -> SUnions on the longest way through that node on which one of this unit's is."""
+        """(unit, node) -> SUnions on the longest path through that node with an SUnion of this unit."""
         known = self._sequences.get(id(plan))
         if known is not None and known[0] is plan:
             return known[1]
         before: dict[tuple[PartitionId, NodeId], int] = {}
         after: dict[tuple[PartitionId, NodeId], int] = {}
         in_order = [PartitionId(u.id, p) for u in plan.units for p in range(u.partitions)]  # topological
-        for of in in_order:
-            channels = plan.unit[of.unit].channels_in(of.partition)
+        for partition in in_order:
+            channels = plan.unit[partition.unit].channels_in(partition.partition)
             makers = [plan.maker_of(c) for c in channels if c.stream in plan.producer]
-            for node in self.hosts(of):
-                before[of, node] = 1 + max((before.get((m, node), 0) for m in makers), default=0)
-        for of in reversed(in_order):
-            made = [Channel(stream, of.partition) for stream in plan.unit[of.unit].outputs]
+            for node in self.hosts(partition):
+                before[partition, node] = 1 + max((before.get((m, node), 0) for m in makers), default=0)
+        for partition in reversed(in_order):
+            made = [Channel(stream, partition.partition) for stream in plan.unit[partition.unit].outputs]
             readers = [r for c in made for r in plan.readers_of(c)]
-            for node in self.hosts(of):
-                after[of, node] = 1 + max((after.get((r, node), 0) for r in readers), default=0)
-        found: dict[tuple[UnitId, NodeId], int] = {}
-        for (of, node), count in before.items():
-            found[of.unit, node] = max(found.get((of.unit, node), 0), count + after[of, node] - 1)
-        self._sequences[id(plan)] = plan, found
-        return found
+            for node in self.hosts(partition):
+                after[partition, node] = 1 + max((after.get((r, node), 0) for r in readers), default=0)
+        longest: dict[tuple[UnitId, NodeId], int] = {}
+        for (partition, node), count in before.items():
+            longest[partition.unit, node] = max(
+                longest.get((partition.unit, node), 0), count + after[partition, node] - 1
+            )
+        self._sequences[id(plan)] = plan, longest
+        return longest
 
     @cached_property
     def _sequences(self) -> dict[int, tuple[Plan, Mapping[tuple[UnitId, NodeId], int]]]:
-        """What :meth:`_in_sequence` found, by the id of the plan, with the plan, which so keeps its id."""
+        """Results of :meth:`_in_sequence` by the id of the plan; holding the plan keeps its id unique."""
         return {}

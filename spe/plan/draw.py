@@ -1,4 +1,4 @@
-"""The plan as text: what ``spe check`` prints."""
+"""The plan as text, for ``spe check``."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ NO_WARNINGS: Final = "No warnings."
 
 
 def check_text(plan: Plan, directory: Directory) -> str:
-    """Sources, units with their operators and schemas, partitions, replicas, nodes, clients, warnings.
+    """Lists sources, units with their operators and schemas, partitions, replicas, nodes, clients and warnings.
 
-    The same plan gives the same text, so it can be compared and kept.
+    The same plan gives the same text, so texts can be stored and compared.
     """
     parts = [
         [f"{plan.cluster}   bucket {show_duration(plan.bucket_us)}   plan {plan.fingerprint}"],
@@ -41,7 +41,7 @@ def check_text(plan: Plan, directory: Directory) -> str:
 
 
 def _schema(schema: Schema) -> str:
-    """``ts timestamp!, user string``: as it is written in a configuration."""
+    """A schema as written in a configuration: ``ts timestamp!, user string``."""
     return ", ".join(f"{a.name} {a.type}{'' if a.nullable else '!'}" for a in schema)
 
 
@@ -88,13 +88,13 @@ def _unit(plan: Plan, directory: Directory, unit: Unit) -> list[str]:
 
 
 def _unit_title(unit: Unit) -> str:
-    of = "" if unit.fragment == unit.id else f" of fragment {unit.fragment}"
+    fragment = "" if unit.fragment == unit.id else f" of fragment {unit.fragment}"
     partitions = "1 partition" if unit.partitions == 1 else f"{unit.partitions} partitions"
-    return f"UNIT {unit.id}{of}   {partitions}"
+    return f"UNIT {unit.id}{fragment}   {partitions}"
 
 
 def _picture(plan: Plan, directory: Directory, unit: Unit) -> list[str]:
-    """Inputs, a box with the operators, outputs with who reads them."""
+    """Draws the inputs, a box with the operators, and the outputs with their readers."""
     left = [_input_label(i, unit.partitions) for i in unit.inputs]
     right = [f"{s} ──▶ {', '.join(_readers(plan, directory, s)) or 'nobody'}" for s in unit.outputs]
     inside = text_table([(str(o.name), o.spec.KEYWORD) for o in unit.operators], indent=" ")
@@ -109,15 +109,15 @@ def _picture(plan: Plan, directory: Directory, unit: Unit) -> list[str]:
     return [*(f"  {line}" for line in out), f"  {' ' * len(tags[0])}└{'─' * width}┘"]
 
 
-def _input_label(one: InputStream, partitions: int) -> str:
-    several = f" ×{one.producers}" if one.producers > 1 else ""
-    if one.producers > 1 and one.partitioning(partitions) is not Partitioning.FULL:
-        several += f", {one.partitioning(partitions)}"
-    return f"{one.stream}{several}" + (f" by {', '.join(one.key)}" if one.key else "")
+def _input_label(input: InputStream, partitions: int) -> str:
+    several = f" ×{input.producers}" if input.producers > 1 else ""
+    if input.producers > 1 and input.partitioning(partitions) is not Partitioning.FULL:
+        several += f", {input.partitioning(partitions)}"
+    return f"{input.stream}{several}" + (f" by {', '.join(input.key)}" if input.key else "")
 
 
 def _joined(labels: Sequence[str], height: int) -> list[str]:
-    """Labels with lines that meet in an arrow at the middle one."""
+    """Labels with lines that meet in an arrow at the middle label."""
     width = max(len(label) for label in labels)
     middle = (len(labels) - 1) // 2
     out = []

@@ -1,4 +1,4 @@
-"""Which processes other machines can reach, and what protects them."""
+"""Whether other machines can reach a process, and whether anything protects it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ def is_open(address: str) -> bool:
 
 
 def unlocked(security: Security, address: str, token: str) -> str:
-    """A warning about who else may connect, which a process prints at its start; "" if there is none.
+    """A warning that other processes may connect, which a process prints at its start; "" if there is none.
 
     Args:
-      address: where it listens; "" where it only connects.
-      token: the secret that all processes share; "" for none.
+      address: where the process listens; "" if it only connects.
+      token: the secret shared by all processes; "" for none.
     """
     if token:
         return ""

@@ -12,12 +12,12 @@ from spe.stream.schema import Schema
 
 @dataclass(frozen=True, slots=True)
 class Generator:
-    """What a generator makes.
+    """A generated stream: its schema and the defaults of its options.
 
     Attributes:
-      schema: the first attribute, ``ts``, is the event time; None: it fills whatever schema its source has.
+      schema: the first attribute, ``ts``, is the event time; None: the schema of its source.
       about: one line for the documentation.
-      keys: how many distinct keys by default; 0: it has none.
+      keys: number of distinct keys by default; 0: no keys.
       skew: Zipf exponent of the keys by default; 0: all equally often.
     """
 

@@ -9,13 +9,13 @@ K = TypeVar("K", bound=Hashable)
 
 
 def stable_order(graph: Mapping[K, Collection[K]]) -> tuple[list[K], list[list[K]]]:
-    """Topological order that keeps the given one as far as it can, and the circles that have none.
+    """Returns a topological order that changes the given order as little as possible, and the circles, which have none.
 
     Args:
-      graph: node -> the nodes before it; those that are not in the graph do not count.
+      graph: node -> the nodes before it; nodes that are not in the graph do not count.
 
     Returns:
-      order: without the members of circles; what comes after a circle is in it, as if the circle were done.
+      order: without the members of circles; nodes behind a circle are included, as if the circle were done.
       circles: each with its first node again at the end, in the direction of the arrows "is before".
     """
     left = dict(graph)

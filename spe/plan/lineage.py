@@ -1,4 +1,4 @@
-"""Which attributes hold the partition key in the streams of a unit, and under which names."""
+"""Names of the attributes that hold the partition key in the streams of a unit."""
 
 from __future__ import annotations
 

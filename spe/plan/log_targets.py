@@ -1,4 +1,4 @@
-"""What a checkpoint log is told: the time to recover in, and what it may cost (rule G7)."""
+"""Targets of a checkpoint log: the time to recover in, and the work it may cost (rule G7)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 from spe.stream.times import SECOND
 
-#: Share of its time that a replica may spend on rewriting, where nothing is said.
+#: Default share of its time that a replica may spend on rewriting.
 SHARE: Final = 0.05
 
 
@@ -18,8 +18,8 @@ class Continuous:
     Attributes:
       recovery_us: time to recover, microseconds; None: ``records`` and ``rows`` are the limits.
       share: of its time that a replica may spend on rewriting, above 0 and at most 1.
-      period_us: what of its share was not used within so much wall time is lost.
-      groups: open groups that a partition is expected to have; None: nobody has said.
+      period_us: wall time after which an unused part of the share expires.
+      groups: open groups that a partition is expected to have; None: unknown.
       records: for experiments, most records to load (Q).
       rows: for experiments, most rows to replay (U).
     """

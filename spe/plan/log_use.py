@@ -14,14 +14,14 @@ from spe.stream.names import StreamId
 
 
 class LogUse(NamedTuple):
-    """What a checkpoint log would hold of a unit.
+    """How a checkpoint log would hold the state of a unit.
 
     Attributes:
       holders: operators with state.
-      on_one_path: two of them of which the second gets what the first makes; None: there are none, and the unit can
+      on_one_path: two holders of which the second is downstream of the first; None: there are none, and the unit can
         write a log.
-      whole: those of the holders that are one record.
-      cut: operators of the fragments to make of this one, so that each could write a log; one where it can.
+      whole: holders whose state is one record.
+      cut: operators of the fragments into which to cut this one so that each can write a log; one if it already can.
     """
 
     holders: tuple[QueryOperator, ...]
@@ -41,30 +41,30 @@ def log_use(plan: Plan, unit: Unit) -> LogUse:
 
 
 def logged_fragments(plan: Plan, directory: Directory) -> set[str]:
-    """Fragments that are to write a log."""
+    """Names of the fragments that write a log."""
     return {plan.unit[id.unit].fragment for id in directory.logs}
 
 
 def _on_one_path(operators: Sequence[QueryOperator]) -> tuple[QueryOperator, QueryOperator] | None:
-    """The first operator with state behind another one, which is the last such before it.
+    """Returns the first operator with state behind another one, and the last such operator before it.
 
     Args:
-      operators: of a unit, in topological order.
+      operators: the operators of a unit, in topological order.
     """
     before: dict[StreamId, QueryOperator] = {}
     for operator in operators:
-        found = next((before[s] for s in operator.spec.inputs if s in before), None)
+        holder = next((before[s] for s in operator.spec.inputs if s in before), None)
         if operator.spec.logged is not Logged.NOTHING:
-            if found is not None:
-                return found, operator
-            found = operator
-        if found is not None:
-            before[operator.name] = found
+            if holder is not None:
+                return holder, operator
+            holder = operator
+        if holder is not None:
+            before[operator.name] = holder
     return None
 
 
 def _cut(operators: Sequence[QueryOperator]) -> tuple[tuple[StreamId, ...], ...]:
-    """Operators by how many with state are on the longest path to them, themselves included."""
+    """Groups operators by the number of operators with state on the longest path to them, themselves included."""
     depth: dict[StreamId, int] = {}
     for operator in operators:
         has_state = operator.spec.logged is not Logged.NOTHING
@@ -76,14 +76,14 @@ def _cut(operators: Sequence[QueryOperator]) -> tuple[tuple[StreamId, ...], ...]
 
 
 def show_cut(fragment: str, cut: Sequence[Sequence[StreamId]]) -> str:
-    """``fragments: {f: {operators: [a, b]}, f_2: {operators: [c]}}``."""
+    """Formats a cut as configuration: ``fragments: {f: {operators: [a, b]}, f_2: {operators: [c]}}``."""
     names = [fragment, *(f"{fragment}_{i}" for i in range(2, len(cut) + 1))]
     parts = ", ".join(f"{name}: {{operators: [{', '.join(part)}]}}" for name, part in zip(names, cut))
     return f"fragments: {{{parts}}}"
 
 
 def mistakes(plan: Plan, logged: set[str]) -> Iterator[tuple[Path, str]]:
-    """What is wrong with fragments that are to write a log.
+    """Finds fragments that are to write a log and cannot.
 
     Args:
       logged: names of these fragments.
@@ -102,7 +102,7 @@ def mistakes(plan: Plan, logged: set[str]) -> Iterator[tuple[Path, str]]:
 
 
 def hints(plan: Plan, logged: set[str]) -> Iterator[tuple[Path, str]]:
-    """Where a log costs as much as whole checkpoints."""
+    """Finds operators whose log costs as much as whole checkpoints."""
     for unit in plan.units:
         for operator in log_use(plan, unit).whole if unit.fragment in logged else ():
             yield (
@@ -115,7 +115,7 @@ _HELP = "an aggregate, or a KeyedOperator, in its place would be written by grou
 
 
 def log_lines(plan: Plan, directory: Directory) -> list[list[str]]:
-    """A row per unit: its name, whether it writes a log, and what that holds or why there can be none."""
+    """A row per unit: its name, whether it writes a log, and the log's contents or why there can be none."""
     logged = logged_fragments(plan, directory)
     rows = []
     for unit in plan.units:

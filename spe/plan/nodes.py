@@ -1,4 +1,4 @@
-"""What a node is told about its work: X, policies, how to reconcile, checkpoints."""
+"""Settings of a node: X, policies, reconciliation, checkpoints."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Final
 
 from spe.stream.names import NodeId
 
-#: Cores of a node of which nothing else is said: a process of Python keeps one busy.
+#: Default number of cores of a node: a Python process keeps one busy.
 CAPACITY: Final = 1.0
 
 
 class Policy(enum.StrEnum):
-    """What to do with new tuples while inputs are not stable (rules T4, R5)."""
+    """How new tuples are treated while inputs are not stable (rules T4, R5)."""
 
     SUSPEND = "suspend"
     DELAY = "delay"
@@ -21,7 +21,7 @@ class Policy(enum.StrEnum):
 
 
 class Reconcile(enum.StrEnum):
-    """How a replica gets back behind tentative data (rule R9)."""
+    """How a replica rolls back tentative state (rule R9)."""
 
     CHECKPOINT = "checkpoint"
     UNDO = "undo"
@@ -29,11 +29,11 @@ class Reconcile(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
-    """When a node's replicas remember where they could start again (rule C1).
+    """When a node's replicas take checkpoints (rule C1).
 
     Attributes:
       every_us: microseconds of wall time between checkpoints; None: on entering UP_FAILURE, in memory only.
-      disk: they are written to disk, for restarts; the one in memory is then taken on entering UP_FAILURE all the same.
+      disk: checkpoints go to disk, for restarts; the one in memory is then taken on entering UP_FAILURE.
     """
 
     every_us: int | None = None
@@ -41,12 +41,12 @@ class Checkpoints:
 
     @property
     def memory_us(self) -> int | None:
-        """Interval of those in memory; None: on entering UP_FAILURE."""
+        """Interval of checkpoints in memory; None: on entering UP_FAILURE."""
         return None if self.disk else self.every_us
 
     @property
     def disk_us(self) -> int | None:
-        """Interval of those on disk; None: there are none."""
+        """Interval of checkpoints on disk; None: there are none."""
         return self.every_us if self.disk else None
 
 
@@ -59,11 +59,11 @@ class Node:
       x_us: availability threshold X, microseconds of wall time; units in sequence share it (Directory.share).
       alpha: the share of X that an SUnion may spend waiting.
       during_failure, during_stabilization: policies for new tuples.
-      reconcile: how to get back behind tentative data.
-      checkpoints: when to remember where.
-      spare: nothing is placed on it; partitions may move there.
+      reconcile: how to roll back tentative state.
+      checkpoints: when to take checkpoints.
+      spare: no partition is placed on it; partitions may move there.
       capacity: cores that partitions may use; the coordinator fills a share of it (``cap``).
-      memory: bytes, in the same way; None: it is not looked at.
+      memory: bytes that partitions may use, in the same way; None: unlimited.
     """
 
     id: NodeId

@@ -1,11 +1,11 @@
 """The physical plan: units, partitions, channels.  Plain data; ``spe.plan.deploy`` derives it.
 
-It says what ids depend on, and never changes while a cluster runs; who runs what, and where, is said by the directory
+Ids depend on the plan, so it never changes while a cluster runs; the directory assigns partitions to nodes
 (``spe.plan.directory``, rule D1).
 
 A *unit* is the set of operators of a fragment that are reached by the same fragment inputs (rule U1).  It has
-one SUnion, one state, one checkpoint, and is what is partitioned and replicated.  A *channel* is what one partition
-of a unit (or a source) makes of one stream; ids count per channel.
+one SUnion, one state and one checkpoint; units are partitioned and replicated.  A *channel* is the part of a stream
+that one partition of a unit (or a source) makes; ids count per channel.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class InputStream:
     aligned: bool = False
 
     def upstream(self, partition: int, partitions: int) -> range:
-        """Producers that can have something for one of the unit's partitions.
+        """Producers that can have tuples for one of the unit's partitions.
 
-        Where the stream is divided by the same values already, these are the ones with the same hashes.
+        If the stream is aligned, these are the producers with the same hashes.
         """
         if not self.aligned:
             return range(self.producers)
@@ -66,7 +66,7 @@ class InputStream:
         return range(first, ((partition + 1) * self.producers - 1) // partitions + 1)
 
     def partitioning(self, partitions: int) -> Partitioning:
-        """What that is for a unit of so many partitions; where neither count divides the other it is called full."""
+        """Classifies the input of a unit with so many partitions; FULL if neither count divides the other."""
         if self.aligned and partitions == self.producers:
             return Partitioning.ONE_TO_ONE
         if self.aligned and self.producers % partitions == 0:
@@ -99,7 +99,7 @@ class Unit:
 
 
 class Watermark(enum.StrEnum):
-    """What lets time pass in a live source (docs/explanation/live.md)."""
+    """The clock of a live source (docs/explanation/live.md)."""
 
     DATA = "data"
     CLOCK = "clock"
@@ -107,14 +107,14 @@ class Watermark(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Retain:
-    """How long a log is kept; what is beyond is deleted as soon as nobody needs it (rules E1 to E6).
+    """How long a log is kept; older segments are deleted as soon as no process needs them (rules E1 to E6).
 
     Attributes:
       for_us: a segment is due when all of it lies this far behind the newest tuple (of a recording: was received so
         long ago); None: age does not matter.
       size_bytes: the oldest segment is due while the log is larger; None: size does not matter.
-      archive: where a copy goes first; "": nowhere.
-      unproved: also what ``spe report --follow`` has not proved is deleted, though there is no archive.
+      archive: folder or URL to which segments are copied first; "": no copy.
+      unproved: delete segments that ``spe report --follow`` has not proved, even without an archive.
     """
 
     for_us: int | None = None
@@ -129,19 +129,19 @@ class Source:
 
     Attributes:
       boundary_us: a boundary at least every this much tuple time.
-      disorder_us: how far event times may lie behind the largest before them.
+      disorder_us: how far an event time may lie behind the largest one before it.
       ahead_us: refuse event times further ahead of the proxy's clock (None: never; replayed data is in the past).
       time: attribute that holds the event time; None: time of arrival.
       reader: where tuples come from: ``{"kind": "csv", "path": …, …}``; see spe.connectors.
       replay: pace of finite inputs: ``{"speed": 1.0 | None, "rate": float | None, "max": bool}``.
-      on_malformed: "skip" (counted, kept aside with its line number) or "stop".
-      disorder_given: somebody has said how far, rather than nobody having thought of it.
-      watermark: what lets time pass in a live source (rule S7); a replay knows its next row.
-      idle_us: of a live source by data: silence after which time passes by the clock; None: never.
-      idle_to_now: and then it is that of the clock, rather than going on from where it stood.
+      on_malformed: "skip" (counted, stored with its line number) or "stop".
+      disorder_given: the configuration states the disorder; False: it is the default.
+      watermark: the clock of a live source (rule S7); a replay knows its next row.
+      idle_us: for a live source by data, silence after which its time follows the clock; None: never.
+      idle_to_now: its time then jumps to the clock, rather than going on from where it stood.
       retain: how long the log is kept; None: for ever.
-      late: where late rows go as well, as ``ClientSettings.sinks`` has it; None: nowhere.
-      rejected: the same of rows that cannot be taken.
+      late: sink for a copy of late rows, as in ``ClientSettings.sinks``; None: no sink.
+      rejected: sink for rows that cannot be taken, in the same form.
     """
 
     stream: StreamId
@@ -163,35 +163,35 @@ class Source:
 
     @property
     def live(self) -> bool:
-        """Rows happen once, and nobody knows the next one."""
+        """Are rows read as they occur, so that the next one is unknown?"""
         return (declared := self._declared) is not None and declared.live
 
     @property
     def stored(self) -> bool:
-        """A live source first reads rows that were there before it, which may take long."""
+        """Does a live source first read rows that existed before it, which may take long?"""
         return (declared := self._declared) is not None and declared.stored(self.reader)
 
     @property
     def _declared(self) -> Reader | None:
         kind = str(self.reader.get("kind"))
-        declared = READERS.get(kind) or loaded(READERS_GROUP, kind)  # a configuration that names it has loaded it
+        declared = READERS.get(kind) or loaded(READERS_GROUP, kind)  # loaded with the configuration that names it
         return declared if isinstance(declared, Reader) else None
 
     @property
     def writers(self) -> tuple[str, ...]:
-        """Names of the processes that may push rows into it."""
+        """Names of the processes that may push rows into the source."""
         return tuple(f"writer:{name}" for name in self.reader.get("writers", ()))
 
 
 @dataclass(frozen=True, slots=True)
 class AccuracyChoice:
-    """What a report measures of the tentative tuples of an output; None: what follows from its operator.
+    """Measures of the tentative tuples of an output for a report; None: chosen by its operator.
 
     Attributes:
       key: attributes that make a tentative tuple and a true one the same result.
       measures: overlap, topk, precision, recall, exact.
       errors: numeric attributes whose relative error is measured.
-      window_us: results are taken together by so much tuple time; 0: by equal times.
+      window_us: results are grouped by windows of so much tuple time; 0: by equal times.
     """
 
     key: tuple[str, ...] | None = None
@@ -202,17 +202,17 @@ class AccuracyChoice:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds.  Everything that can grow has one.  Bytes of tuples are those that ``Rows.nbytes`` counts, texts and all.
+    """Bounds of everything that can grow.  Bytes of tuples are counted by ``Rows.nbytes``, texts included.
 
     Attributes:
-      output_bytes: stable elements kept per output channel for consumers that may still ask.
-      suffix_bytes: tentative suffix kept per output channel; beyond it the oldest part goes, counted (V6).
-      input_bytes: stable tuples kept per SUnion for redo; at half of it a reconciliation is asked for (R2).
+      output_bytes: stable elements kept per output channel for consumers that may still request them.
+      suffix_bytes: tentative suffix kept per output channel; beyond it the oldest part is deleted and counted (V6).
+      input_bytes: stable tuples kept per SUnion for redo; at half of it the replica requests a reconciliation (R2).
       frame_bytes: largest frame accepted after authentication.
-      slice_rows: rows per input that a replica works on before it lets others go first: large enough to be efficient,
-        small enough to yield within 20 ms (R6).
+      slice_rows: rows per input that a replica processes before it yields: large enough to be efficient, small
+        enough to yield within 20 ms (R6).
       tail_bytes: acknowledged elements kept per output of the query (A2), at most a quarter of ``output_bytes``.
-      spill_bytes: spill files per process, for what of the logs and of the redo data memory has no room for; 0: none.
+      spill_bytes: spill files per process, for parts of the logs and of the redo data beyond these limits; 0: none.
     """
 
     output_bytes: int = 256 << 20
@@ -237,9 +237,9 @@ class Timing:
     """Periods of the protocol, microseconds of wall time.
 
     Attributes:
-      tick_us: how often deadlines are judged.
+      tick_us: how often deadlines are checked.
       heartbeat_us: how often upstream replicas are asked for their states; more than 3 misses are a failure (F3).
-      request_us: how often a partner is asked for leave to reconcile.
+      request_us: how often a replica requests a partner's permission to reconcile.
       connect_us: longest time to open a connection.
     """
 
@@ -249,17 +249,17 @@ class Timing:
     connect_us: int = 600_000
 
     def gone_us(self, period_us: int | None = None) -> int:
-        """After so long without news a process counts as gone: more than three misses, and a connection (F3).
+        """Silence after which a process counts as gone: more than three misses, and the time to connect (F3).
 
         Args:
-          period_us: how often it sends news, where it is not ``heartbeat_us``: its timing may differ from ours.
+          period_us: interval of its heartbeats if not ``heartbeat_us``: its timing may differ from ours.
         """
         return (MISSES + 1) * (self.heartbeat_us if period_us is None else period_us) + self.connect_us
 
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """Who is let in.
+    """How processes authenticate each other.
 
     Attributes:
       certificates: folder of the cluster's certificates (spe.runtime.tls); None: no TLS.
@@ -272,10 +272,10 @@ class Security:
 
 @dataclass(frozen=True, slots=True)
 class MetricsSettings:
-    """Where a process serves its metrics and health.
+    """Address at which a process serves its metrics and health.
 
     Attributes:
-      port: of every process; 0: any that is free.
+      port: port of every process; 0: any free one.
       bind: address of the machine.
     """
 
@@ -290,16 +290,16 @@ class MetricsSettings:
 
 @dataclass(frozen=True)
 class Plan:
-    """What all processes of a cluster have in common, wherever they run.
+    """The part of a deployment that is the same in all processes of a cluster.
 
-    What ids depend on is in the fingerprint; the rest are settings of the cluster.
+    The fingerprint covers what ids depend on; the rest are settings of the cluster.
 
     Attributes:
       cluster: name that every hello must carry.
       bucket_us: width d of SUnion's buckets, tuple time.
       units: in topological order.
-      accuracy: by output, where the configuration says it; only reports look at it.
-      metrics: None: processes serve none unless they are told to.
+      accuracy: by output, if configured; only reports use it.
+      metrics: None: processes serve metrics only if their command line asks for it.
     """
 
     cluster: str
@@ -319,30 +319,30 @@ class Plan:
 
     @cached_property
     def writers(self) -> frozenset[str]:
-        """Names of the processes that push rows into some source."""
+        """Names of the processes that push rows into sources."""
         return frozenset(name for source in self.sources.values() for name in source.writers)
 
     @cached_property
     def producer(self) -> Mapping[StreamId, Unit]:
-        """The unit that makes a stream (sources are not in it)."""
+        """The unit that makes each stream; sources are not included."""
         return {s: u for u in self.units for s in u.outputs}
 
     @cached_property
     def _readers(self) -> Mapping[Channel, list[PartitionId]]:
         """Partitions that read each channel."""
-        found: dict[Channel, list[PartitionId]] = {}
+        readers: dict[Channel, list[PartitionId]] = {}
         for unit in self.units:
             for partition in range(unit.partitions):
                 for channel in unit.channels_in(partition):
-                    found.setdefault(channel, []).append(PartitionId(unit.id, partition))
-        return found
+                    readers.setdefault(channel, []).append(PartitionId(unit.id, partition))
+        return readers
 
     def readers_of(self, channel: Channel) -> Sequence[PartitionId]:
         """Partitions that read a channel."""
         return self._readers.get(channel, ())
 
     def maker_of(self, channel: Channel) -> PartitionId:
-        """The partition that makes a channel (sources' are not made by one)."""
+        """The partition that makes a channel, which must not be a source's."""
         return PartitionId(self.producer[channel.stream].id, channel.partition)
 
     def partitions_of(self, stream: StreamId) -> int:
@@ -354,8 +354,8 @@ class Plan:
         Raises KeyError when the unit does not read the stream.
         """
         inputs = {i.stream: i for i in self.unit[UnitId(unit)].inputs}
-        one = inputs[StreamId(stream)]
-        return None if one.key is None else tuple(one.schema.index(name) for name in one.key)
+        stream_input = inputs[StreamId(stream)]
+        return None if stream_input.key is None else tuple(stream_input.schema.index(name) for name in stream_input.key)
 
     def boundary_us(self, stream: StreamId) -> int:
         """Largest boundary interval among the sources that a stream comes from, tuple time."""
@@ -365,7 +365,7 @@ class Plan:
 
     @cached_property
     def fingerprint(self) -> str:
-        """What must be equal on both sides of a connection for ids to mean the same (rule U11)."""
+        """Digest of the parts that must be equal on both sides of a connection for ids to mean the same (rule U11)."""
         what = {
             "sources": {s: schema.to_wire() for s, schema in self.query.sources.items()},
             "operators": [o.state_described() for o in self.query.operators],

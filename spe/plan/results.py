@@ -1,8 +1,8 @@
-"""What the tuples of one stream depend on in a plan, for files that outlive a run (rule U14).
+"""Fingerprint of the part of a plan that the tuples of one stream depend on, for files that outlive a run (rule U14).
 
-``Plan.fingerprint`` is that of the whole cluster, which peers compare.  A recording or a sink depends on less: on the
-part of the query before its stream.  Another output, another X, another node or another bucket width leave its tuples
-and their ids as they are.
+``Plan.fingerprint`` covers the whole cluster; peers compare it.  A recording or a sink depends only on the part of the
+query before its stream.  Another output, another X, another node or another bucket width do not change its tuples or
+their ids.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from spe.stream.names import StreamId
 
 
 def results_fingerprint(plan: Plan, stream: StreamId) -> str:
-    """Of what determines the stable tuples of a stream, and their ids, for given source logs.
+    """Digest of everything that determines the stable tuples of a stream, and their ids, for given source logs.
 
     These are the schemas of its sources, the operators before it, and how these are cut into units and partitions.
     Names of fragments, placement, timing and limits are not in it, nor is the bucket width (U2).
     """
-    found = streams_before(plan.query.operators, stream)
+    before = streams_before(plan.query.operators, stream)
     what = {
-        "sources": {s: schema.to_wire() for s, schema in plan.query.sources.items() if s in found},
-        "operators": [o.described() for o in plan.query.operators if o.name in found],
+        "sources": {s: schema.to_wire() for s, schema in plan.query.sources.items() if s in before},
+        "operators": [o.described() for o in plan.query.operators if o.name in before],
         "units": [
             [
                 unit.partitions,
-                [[i.stream, i.producers, i.key, i.aligned] for i in unit.inputs if i.stream in found],
-                [o.name for o in unit.operators if o.name in found],
+                [[i.stream, i.producers, i.key, i.aligned] for i in unit.inputs if i.stream in before],
+                [o.name for o in unit.operators if o.name in before],
             ]
             for unit in plan.units
-            if any(o.name in found for o in unit.operators)
+            if any(o.name in before for o in unit.operators)
         ],
         "hash": HASH_VERSION,
     }

@@ -1,4 +1,4 @@
-"""How long a log is kept (rules E1 to E6): what the configuration says, and whose state would need all of it."""
+"""Retention of source logs (rules E1 to E6): finds the partitions that would need the whole log to recover."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from spe.stream.names import StreamId
 
 
 def memory_only(plan: Plan, directory: Directory, stream: StreamId) -> list[PartitionId]:
-    """Partitions below a source of which no node keeps the state on a disk.
+    """Partitions downstream of a source whose state no node keeps on a disk.
 
-    After all their replicas died they begin again from the source's first tuple (A3, H8).
+    If all their replicas die, they restart from the source's first tuple (A3, H8).
     """
     below = streams_below(plan, stream)
     return [
@@ -19,20 +19,20 @@ def memory_only(plan: Plan, directory: Directory, stream: StreamId) -> list[Part
         for unit in plan.units
         if below & {i.stream for i in unit.inputs}
         for id in (PartitionId(unit.id, p) for p in range(unit.partitions))
-        if not _kept(directory, id)
+        if not _is_on_disk(directory, id)
     ]
 
 
 def streams_below(plan: Plan, stream: StreamId) -> set[StreamId]:
-    """A stream, and those that are made of it, directly or not."""
-    found, size = {stream}, 0
-    while size < len(found):
-        size = len(found)
-        found |= {o for u in plan.units if found & {i.stream for i in u.inputs} for o in u.outputs}
-    return found
+    """A stream, and the streams made from it, directly or not."""
+    streams, size = {stream}, 0
+    while size < len(streams):
+        size = len(streams)
+        streams |= {o for u in plan.units if streams & {i.stream for i in u.inputs} for o in u.outputs}
+    return streams
 
 
-def _kept(directory: Directory, id: PartitionId) -> bool:
+def _is_on_disk(directory: Directory, id: PartitionId) -> bool:
     if id in directory.logs or id in directory.standbys:
         return True
     return any(directory.disk_us(ReplicaId(*id, node)) is not None for node in directory.hosts(id))

@@ -1,8 +1,8 @@
-"""What is legal in a plan and yet likely not meant: timing that a healthy system cannot keep, results that depend on
-ties, partitions that cannot survive a failure.
+"""Review of a plan: settings that are legal but probably a mistake, such as timing that a healthy system cannot keep,
+results that depend on ties, and partitions that cannot survive a failure.
 
-Errors are what makes a healthy system tentative for certain; everything else is a warning.  All durations of tuple
-time are divided by the replay speed of the sources first: X is wall time.
+A setting that certainly makes a healthy system tentative is an error; everything else is a warning.  Durations of
+tuple time are first divided by the replay speed of the sources: X is wall time.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Severity(enum.StrEnum):
 
 
 class PlanFinding(NamedTuple):
-    """Something to know about a plan, and the place in the configuration that it is about."""
+    """An error or warning about a plan, and the place in the configuration that it concerns."""
 
     severity: Severity
     path: Path
@@ -45,7 +45,7 @@ class PlanFinding(NamedTuple):
 
 def review(plan: Plan, directory: Directory) -> list[PlanFinding]:
     """All findings, errors first, in the order of the plan."""
-    found = [
+    findings = [
         *_waiting(plan, directory),
         *_bounds(plan, directory),
         *_silence(plan, directory),
@@ -60,11 +60,11 @@ def review(plan: Plan, directory: Directory) -> list[PlanFinding]:
         *_replicas(plan, directory),
         *_unused(plan, directory),
     ]
-    return sorted(dict.fromkeys(found), key=lambda f: f.severity is Severity.WARNING)
+    return sorted(dict.fromkeys(findings), key=lambda f: f.severity is Severity.WARNING)
 
 
 class _Short(NamedTuple):
-    """An αX that is too short for a unit.  ``rule`` tells in which way; ``enough_us`` is the shortest that is not."""
+    """An αX that is too short for a unit.  ``rule`` numbers the reason; ``enough_us`` is the shortest allowed."""
 
     rule: int
     severity: Severity
@@ -103,7 +103,7 @@ def _shortfalls(plan: Plan, unit: Unit, alpha_x_us: int) -> Iterator[_Short]:
 
 
 def refused_share(plan: Plan, directory: Directory, node: NodeId) -> str | None:
-    """Why a node's share of X is too short for a unit that it hosts, an error of :func:`review`; None: it is not."""
+    """The reason why a node's share of X is too short for a unit on it, as in :func:`review`; None: it is enough."""
     for unit in plan.units:
         if not any(node in directory.hosts(PartitionId(unit.id, p)) for p in range(unit.partitions)):
             continue
@@ -134,18 +134,18 @@ def _waiting(plan: Plan, directory: Directory) -> Iterator[PlanFinding]:
         for node in (n for n in directory.nodes.values() if n.id in hosts):
             share = directory.share(plan, unit.id, node.id)
             for short in _shortfalls(plan, unit, share.alpha_x_us):
-                output = bound[node.id].of.output if node.id in bound else None
+                output = bound[node.id].limit.output if node.id in bound else None
                 alike[short.rule, share.alpha_x_us, share is not node, output].append((short, unit.id, node.id))
-    for (_, alpha_x_us, divided, output), found in alike.items():
-        worst = max((short for short, _, _ in found), key=lambda short: short.enough_us)
-        nodes = ", ".join(dict.fromkeys(repr(node) for _, _, node in found))
+    for (_, alpha_x_us, divided, output), short_units in alike.items():
+        worst = max((short for short, _, _ in short_units), key=lambda short: short.enough_us)
+        nodes = ", ".join(dict.fromkeys(repr(node) for _, _, node in short_units))
         whose = f", the share of one unit on {nodes}," if divided else f" of {nodes}"
-        others = len({unit for _, unit, _ in found}) - 1
+        others = len({unit for _, unit, _ in short_units}) - 1
         more = f" (and {others} more unit{'s' if others > 1 else ''})" if others else ""
-        path: Path = ("nodes", str(found[0][2]), "x")
+        path: Path = ("nodes", str(short_units[0][2]), "x")
         if output is not None:
             path = ("outputs", str(output), "bound")
-            least_us = _least_bound_us(plan, directory, output, worst.enough_us, [(u, n) for _, u, n in found])
+            least_us = _least_bound_us(plan, directory, output, worst.enough_us, [(u, n) for _, u, n in short_units])
             more += f"; expected a bound of at least {_show(least_us)}"
         yield PlanFinding(worst.severity, path, f"αX = {_show(alpha_x_us)}{whose} {worst.why}{more}")
 
@@ -153,7 +153,7 @@ def _waiting(plan: Plan, directory: Directory) -> Iterator[PlanFinding]:
 def _least_bound_us(
     plan: Plan, directory: Directory, output: StreamId, alpha_x_us: int, where: Sequence[tuple[UnitId, NodeId]]
 ) -> int:
-    """A bound of an output that gives each of these units so much of αX, in whole milliseconds."""
+    """The shortest bound of an output that gives each of these units this αX, in whole milliseconds."""
     least = 0
     for unit, node in where:
         share = directory.share(plan, unit, node)
@@ -163,20 +163,21 @@ def _least_bound_us(
 
 
 def _bounds(plan: Plan, directory: Directory) -> Iterator[PlanFinding]:
-    """A node that holds results back as long as a failure lasts keeps no bound."""
-    for node, one in derived(plan, directory).items():
+    """Finds nodes that hold results back as long as a failure lasts, and so cannot keep a bound."""
+    for node, promise in derived(plan, directory).items():
         has = directory.nodes[node]
         if Policy.SUSPEND in (has.during_failure, has.during_stabilization):
             yield PlanFinding(
                 Severity.ERROR,
                 ("nodes", str(node), "policy"),
-                f"suspend holds results of {node!r} back as long as a failure lasts, and outputs.{one.of.output}.bound "
-                f"= {show_duration(one.of.bound_us)} could not be kept; expected process or delay, or no bound",
+                f"suspend holds results of {node!r} back as long as a failure lasts, and "
+                f"outputs.{promise.limit.output}.bound = {show_duration(promise.limit.bound_us)} could not be kept; "
+                "expected process or delay, or no bound",
             )
 
 
 def _silence(plan: Plan, directory: Directory) -> Iterator[PlanFinding]:
-    """A live source that is silent holds up the bucket of its last row, and what others have (rule S7)."""
+    """Finds live sources whose silence holds up the bucket of their last row and other sources' rows (rule S7)."""
     for stream, source in plan.sources.items():
         if not source.live or source.watermark is not Watermark.DATA:
             continue
@@ -188,8 +189,8 @@ def _silence(plan: Plan, directory: Directory) -> Iterator[PlanFinding]:
                 "is never: whenever no row comes for αX, results are tentative until one does; expected a duration "
                 "where that is not meant",
             )
-        elif found := _tightest(plan, directory, source):
-            room_us, needed_us, alpha_x_us, unit = found
+        elif tightest := _tightest(plan, directory, source):
+            room_us, needed_us, alpha_x_us, unit = tightest
             expected = f"at most {_show_down(room_us)}, or " if room_us > 0 else ""
             yield PlanFinding(
                 Severity.WARNING,
@@ -200,7 +201,7 @@ def _silence(plan: Plan, directory: Directory) -> Iterator[PlanFinding]:
 
 
 def _start(plan: Plan) -> Iterator[PlanFinding]:
-    """A table or a directory may take long until its rows are read first (rule S7)."""
+    """Finds tables and directories whose first reading may take long (rule S7)."""
     for stream, source in plan.sources.items():
         if not source.stored or source.time is None:
             continue
@@ -216,12 +217,12 @@ def _start(plan: Plan) -> Iterator[PlanFinding]:
 
 
 def _tightest(plan: Plan, directory: Directory, source: Source) -> tuple[int, int, int, UnitId] | None:
-    """Where αX is too short for the silences of a source: (longest silence that it allows, αX needed, αX, unit).
+    """The tightest αX that is too short for a source's silences: (longest silence allowed, αX needed, αX, unit).
 
-    The bucket of the last row ends d later at the most; the promise stands ``disorder`` before that row, and goes on
-    only after the silence.  To the present it goes at once.
+    The bucket of the last row ends at most d later; the boundary stands ``disorder`` before that row, and advances only
+    after the silence.  With idle to the present it then advances at once.
     """
-    found = []
+    tight = []
     for unit in plan.units:
         if all(source not in origins(plan, i.stream) for i in unit.inputs):
             continue
@@ -233,12 +234,12 @@ def _tightest(plan: Plan, directory: Directory, source: Source) -> tuple[int, in
         hosts = {n for p in range(unit.partitions) for n in directory.hosts(PartitionId(unit.id, p))}
         for alpha_x_us in (directory.share(plan, unit.id, node).alpha_x_us for node in hosts):
             if alpha_x_us <= needed_us and idle_us + rest_us > bare_us + delay_us:
-                found.append((alpha_x_us - rest_us - 1, needed_us, alpha_x_us, unit.id))
-    return min(found, default=None)
+                tight.append((alpha_x_us - rest_us - 1, needed_us, alpha_x_us, unit.id))
+    return min(tight, default=None)
 
 
 def _doors(plan: Plan, directory: Directory) -> Iterator[PlanFinding]:
-    """Processes that other machines can reach without TLS, so that the token can be read on the way."""
+    """Finds processes that other machines can reach without TLS: the token can be read on the network."""
     if plan.security.certificates is not None or plan.security.insecure:
         return
     places: list[tuple[Path, str]] = [(("nodes", str(n.id), "address"), n.address) for n in directory.nodes.values()]
@@ -259,7 +260,7 @@ def _doors(plan: Plan, directory: Directory) -> Iterator[PlanFinding]:
 
 
 def _disorder(plan: Plan) -> Iterator[PlanFinding]:
-    """Files are seldom sorted by event time (rule S1)."""
+    """Finds files without a stated disorder: files are seldom sorted by event time (rule S1)."""
     for stream, source in plan.sources.items():
         if "path" in source.reader and not source.disorder_given:
             yield PlanFinding(
@@ -271,7 +272,7 @@ def _disorder(plan: Plan) -> Iterator[PlanFinding]:
 
 
 def _pace(plan: Plan) -> Iterator[PlanFinding]:
-    """Sources of one unit whose tuple times drift apart keep it tentative (rule S5)."""
+    """Finds sources of one unit whose tuple times drift apart: they keep the unit tentative (rule S5)."""
     for unit in plan.units:
         sources = list(dict.fromkeys(s.stream for i in unit.inputs for s in origins(plan, i.stream)))
         speeds = {speed_of(plan.sources[s]) for s in sources}
@@ -286,7 +287,7 @@ def _pace(plan: Plan) -> Iterator[PlanFinding]:
 
 
 def _order(plan: Plan) -> Iterator[PlanFinding]:
-    """Results that depend on ties in time between upstream partitions (rule U11)."""
+    """Finds results that depend on ties in time between upstream partitions (rule U11)."""
     for unit in plan.units:
         partitions = range(unit.partitions)
         many = {i.stream for i in unit.inputs if any(len(i.upstream(p, unit.partitions)) > 1 for p in partitions)}
@@ -305,7 +306,7 @@ def _order(plan: Plan) -> Iterator[PlanFinding]:
 
 
 def _window_group(plan: Plan, stream: StreamId) -> frozenset[str] | None:
-    """The group of the window results that a stream consists of; None: it consists of others."""
+    """The group of the window results that a stream consists of; None: it has other tuples."""
     made = {o.name: o.spec for o in plan.query.operators}
     source = made.get(stream)
     while source is not None and source.SELECTS:
@@ -315,7 +316,7 @@ def _window_group(plan: Plan, stream: StreamId) -> frozenset[str] | None:
 
 
 def _keys(plan: Plan) -> Iterator[PlanFinding]:
-    """A grouping that is not by the partition key gives a partial result per partition."""
+    """Finds groupings that are not by the partition key: they give a partial result per partition."""
     for unit in plan.units:
         if unit.partitions == 1:
             continue
@@ -332,14 +333,14 @@ def _keys(plan: Plan) -> Iterator[PlanFinding]:
 
 
 def _goes_on_in_a_tree(operator: QueryOperator, plan: Plan) -> bool:
-    """Do other operators, and nobody else, read its partitions' results, and make whole ones of them?"""
+    """Do only operators that complete its partial results read this operator?"""
     if operator.name in plan.query.outputs:
         return False
     return all(operator.spec.completed_by(o.spec) for o in plan.query.operators if operator.name in o.spec.inputs)
 
 
 def _logs(plan: Plan, directory: Directory) -> Iterator[PlanFinding]:
-    """Fragments whose checkpoint log is impossible (rule G8), or costs as much as whole checkpoints."""
+    """Finds fragments whose checkpoint log is impossible (rule G8), or costs as much as whole checkpoints."""
     logged = logged_fragments(plan, directory)
     for path, message in mistakes(plan, logged):
         yield PlanFinding(Severity.ERROR, path, message)
@@ -348,7 +349,7 @@ def _logs(plan: Plan, directory: Directory) -> Iterator[PlanFinding]:
 
 
 def _retention(plan: Plan, directory: Directory) -> Iterator[PlanFinding]:
-    """Sources whose log could not be deleted, for somebody's state is in memory only (rule E2)."""
+    """Finds sources whose log could not be deleted, because a partition's state is in memory only (rule E2)."""
     for stream, source in plan.sources.items():
         if source.retain is not None and (lost := memory_only(plan, directory, stream)):
             yield PlanFinding(
@@ -394,5 +395,5 @@ def _show(us: int) -> str:
 
 
 def _show_down(us: int) -> str:
-    """The same, rounded down: of what there is room for."""
+    """A duration to the millisecond, rounded down: room must not look larger than it is."""
     return show_duration(us // 1000 * 1000)

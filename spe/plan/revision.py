@@ -1,6 +1,6 @@
-"""Revisions: what a coordinator has changed of who runs what, over the configuration of whoever reads it.
+"""Revisions: a coordinator's changes of roles, nodes and settings, applied to the configuration of the reading process.
 
-Pure.  docs/internals/directory.md says how they are made, kept and passed on.
+Pure.  docs/internals/directory.md says how they are made, stored and passed on.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from spe.stream.ids import PartitionId, ReplicaId
 from spe.stream.names import NodeId
 from spe.wire.fields import REVISION_BYTES
 
-#: The same before it is compressed.
+#: Largest revision before compression.
 _TEXT_BYTES: Final = 8 << 20
 
 _Name: TypeAlias = Annotated[str, Field(strict=True, min_length=1, max_length=512)]
@@ -33,7 +33,7 @@ _Roles: TypeAlias = Annotated[dict[_Name, Role], Field(min_length=1)]
 
 @dataclass(frozen=True)
 class _Data:
-    """A revision as JSON has it."""
+    """A revision in its JSON form."""
 
     version: tuple[_Id, _Id]
     configured: _Name
@@ -53,11 +53,11 @@ class Revision:
     """One version of the directory.
 
     Attributes:
-      configured: fingerprint of the roles in the configuration that it began with (:func:`roles_fingerprint`).
-      roles: of the nodes of every partition.
-      nodes: that the configuration does not name, as they joined.
-      settings: what was changed of nodes while they run; what they leave open is the configuration's.
-      lent: standbys that are so because of a recovery.
+      configured: fingerprint of the roles in the configuration that it is based on (:func:`roles_fingerprint`).
+      roles: role of each node of every partition.
+      nodes: nodes that the configuration does not name, as they joined.
+      settings: changes of nodes made while they run; the configuration gives the rest.
+      lent: standbys made temporarily by a recovery.
     """
 
     version: Version
@@ -68,26 +68,30 @@ class Revision:
     lent: frozenset[ReplicaId] = frozenset()
 
     def over(self, configuration: Directory) -> Directory:
-        """What a process with this configuration works with.
+        """Returns the directory that results from this revision and a configuration.
 
         Raises:
-          OtherConfiguration: the configuration gives other roles than the one that this revision began with, or lacks
-            a node; says which.
+          OtherConfiguration: the configuration gives other roles than the one that this revision is based on, or lacks
+            a node; the error names it.
         """
-        if self.configured != (found := roles_fingerprint(configuration)):
+        if self.configured != (current := roles_fingerprint(configuration)):
             raise OtherConfiguration(
                 f"version {self.version} of the directory began with other roles ({self.configured}) than the"
-                f" configuration has ({found}): who runs what is not changed in the file while a directory is in use"
+                f" configuration has ({current}): who runs what is not changed in the file while a directory is in use"
             )
         nodes = {**configuration.nodes, **self.nodes}
         missing = sorted({n for roles in self.roles.values() for n in roles} - nodes.keys())
         if missing or self.roles.keys() != configuration.roles.keys():
             what = f"no node {', '.join(missing)}" if missing else "other partitions"
             raise OtherConfiguration(f"for version {self.version} of the directory the configuration has {what}")
-        settings = {id: one for id, one in self.settings.items() if id in nodes}
-        nodes |= {id: one.over(nodes[id]) for id, one in settings.items()}
+        settings = {id: node_settings for id, node_settings in self.settings.items() if id in nodes}
+        nodes |= {id: node_settings.over(nodes[id]) for id, node_settings in settings.items()}
         joined = {id: node for id, node in self.nodes.items() if id not in configuration.nodes}
-        lent = frozenset(one for one in self.lent if self.roles[one.of].get(one.node) is Role.STANDBY)
+        lent = frozenset(
+            node_settings
+            for node_settings in self.lent
+            if self.roles[node_settings.of].get(node_settings.node) is Role.STANDBY
+        )
         return replace(
             configuration,
             nodes=nodes,
@@ -99,10 +103,12 @@ class Revision:
         )
 
     def encode(self) -> bytes:
-        """As it is sent and stored.  Raises ValueError where it is too large."""
-        roles = [(str(id.unit), id.partition, {str(n): r for n, r in of.items()}) for id, of in self.roles.items()]
-        settings = {str(id): one for id, one in self.settings.items()}
-        lent = [(str(one.unit), one.partition, str(one.node)) for one in sorted(self.lent)]
+        """Returns the bytes to send and store.  Raises ValueError if they are too many."""
+        roles = [
+            (str(id.unit), id.partition, {str(n): r for n, r in nodes.items()}) for id, nodes in self.roles.items()
+        ]
+        settings = {str(id): replica for id, replica in self.settings.items()}
+        lent = [(str(replica.unit), replica.partition, str(replica.node)) for replica in sorted(self.lent)]
         text = _DATA.dump_json(_Data(self.version, self.configured, roles, list(self.nodes.values()), settings, lent))
         data = zlib.compress(text)
         if len(data) > REVISION_BYTES or len(text) > _TEXT_BYTES:
@@ -111,33 +117,33 @@ class Revision:
 
     @classmethod
     def decode(cls, data: bytes) -> Revision:
-        """Raises ValueError where it is none, or damaged."""
+        """Decodes a revision.  Raises ValueError for other or damaged bytes."""
         reader = zlib.decompressobj()
         try:
             text = reader.decompress(data, _TEXT_BYTES)
             if not reader.eof or reader.unused_data:
                 raise ValueError("a directory is cut, too large, or followed by something else")
-            found = _DATA.validate_json(text)
+            decoded = _DATA.validate_json(text)
         except (zlib.error, ValidationError) as error:
             raise ValueError(f"no directory: {str(error).splitlines()[0]}") from None
-        roles = {PartitionId(unit, p): of for unit, p, of in found.roles}  # type: ignore[arg-type]
-        version = Version(*found.version)
-        if version <= CONFIGURED or len(roles) != len(found.roles):
+        roles = {PartitionId(unit, p): by_node for unit, p, by_node in decoded.roles}  # type: ignore[arg-type]
+        version = Version(*decoded.version)
+        if version <= CONFIGURED or len(roles) != len(decoded.roles):
             raise ValueError("a directory without a version, or with a partition twice")
-        lent = frozenset(ReplicaId(*one) for one in found.lent)  # type: ignore[arg-type]
-        if not {one.of for one in lent} <= roles.keys():
+        lent = frozenset(ReplicaId(*replica) for replica in decoded.lent)  # type: ignore[arg-type]
+        if not {replica.of for replica in lent} <= roles.keys():
             raise ValueError("a directory that lends a role for a partition which it does not have")
-        nodes = {node.id: node for node in found.nodes}
-        return cls(version, found.configured, roles, nodes, found.settings, lent)  # type: ignore[arg-type]
+        nodes = {node.id: node for node in decoded.nodes}
+        return cls(version, decoded.configured, roles, nodes, decoded.settings, lent)  # type: ignore[arg-type]
 
 
 def encode_node(node: Node) -> bytes:
-    """As a node that joins says who it is."""
+    """Encodes a node's description of itself, for joining."""
     return _NODE.dump_json(node)
 
 
 def decode_node(data: bytes) -> Node:
-    """Raises ValueError where it is none."""
+    """Decodes a node's description.  Raises ValueError for other bytes."""
     try:
         return _NODE.validate_json(data)
     except ValidationError as error:
@@ -145,7 +151,7 @@ def decode_node(data: bytes) -> Node:
 
 
 def revised(configuration: Directory, version: Version, changed: Directory) -> Revision:
-    """What makes a directory of a configuration."""
+    """Returns the revision that turns a configuration into the changed directory."""
 
     def is_new(node: Node) -> bool:
         known = configuration.nodes.get(node.id)
@@ -156,6 +162,6 @@ def revised(configuration: Directory, version: Version, changed: Directory) -> R
 
 
 def roles_fingerprint(configuration: Directory) -> str:
-    """Of who has which role for what; of no address, no X, and no client."""
+    """Digest of the roles of all nodes; addresses, X and clients are not included."""
     roles: list[Any] = sorted((str(id), sorted(roles.items())) for id, roles in configuration.roles.items())
     return hashlib.blake2b(json.dumps(roles).encode(), digest_size=8).hexdigest()

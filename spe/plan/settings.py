@@ -1,4 +1,4 @@
-"""What of a node can be changed while it runs: X, α and policies (rules X1-X5).  Pure."""
+"""Settings of a node that can be changed while it runs: X, α and policies (rules X1-X5).  Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spe.plan.describe import show_duration
 from spe.plan.nodes import Node, Policy
 from spe.stream.times import parse_duration
 
-#: A value that gives a setting back to the configuration; of a node that has joined to what it joined with.
+#: Value that resets a setting to the configuration, or to the node's own value when it joined.
 FROM_FILE: Final = "file"
 _POLICIES: Final = ", ".join(Policy)
 _NAMES: Final = "x, alpha, policy, failure, stabilization"
@@ -20,7 +20,7 @@ _NAMES: Final = "x, alpha, policy, failure, stabilization"
 
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
-    """What takes the place of what the configuration says of a node; None: that counts.
+    """Overrides of a node's configuration; None: not overridden.
 
     Attributes:
       x_us: availability threshold X of the node, microseconds of wall time.
@@ -34,18 +34,18 @@ class NodeSettings:
     during_stabilization: Policy | None = None
 
     def __bool__(self) -> bool:
-        return any(getattr(self, one.name) is not None for one in fields(self))
+        return any(getattr(self, field.name) is not None for field in fields(self))
 
     def over(self, node: Node) -> Node:
-        """The node as it is to work."""
-        said = {one.name: value for one in fields(self) if (value := getattr(self, one.name)) is not None}
-        return replace(node, **said) if said else node
+        """Returns the node with these settings applied."""
+        overrides = {field.name: value for field in fields(self) if (value := getattr(self, field.name)) is not None}
+        return replace(node, **overrides) if overrides else node
 
     def changed(self, changes: Iterable[tuple[str, str]]) -> NodeSettings:
-        """The same with other values, as people write them: ``x=4s``, ``alpha=0.7``, ``policy=delay``, ``x=file``.
+        """Returns the settings with other values, as users write them: ``x=4s``, ``policy=delay``, ``x=file``.
 
         Raises:
-          ValueError: a name or a value that is none; says which, and what was expected.
+          ValueError: an unknown name or a bad value; says which, and what was expected.
         """
         settings = self
         for name, text in changes:
@@ -53,13 +53,13 @@ class NodeSettings:
         return settings
 
 
-def same_waits(one: Node, other: Node) -> bool:
-    """Do two nodes wait alike, and do the same with new tuples?"""
-    return _waits(one) == _waits(other)
+def same_waits(node: Node, other: Node) -> bool:
+    """Do two nodes have the same X, α and policies?"""
+    return _waits(node) == _waits(other)
 
 
 def describe_waits(node: Node) -> str:
-    """``X 4s, α 0.9, policy process``; both policies where they differ."""
+    """Describes X, α and policies: ``X 4s, α 0.9, policy process``; both policies if they differ."""
     both = (node.during_failure.value, node.during_stabilization.value)
     policies = both[0] if both[0] == both[1] else f"{both[0]} in failure, {both[1]} in stabilization"
     return f"X {show_duration(node.x_us)}, α {node.alpha:g}, policy {policies}"

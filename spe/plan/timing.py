@@ -1,4 +1,4 @@
-"""Where streams come from, how fast their time passes, and how long a unit and a feed wait for it (T7).  Pure."""
+"""Origins of streams, the pace of their time, and the waits of units and feeds that follow from it (T7).  Pure."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from spe.plan.plan import Plan, Source, Unit
 from spe.stream.ids import Channel
 from spe.stream.names import StreamId
 
-#: Wall time from the reading of a tuple to the SUnion it goes to, and once more for each unit between: batching,
-#: syncing the log, the network.
+#: Usual wall time from the reading of a tuple to its first SUnion, and again per further unit: batching, syncing the
+#: log, the network.
 NORMAL_DELAY_US: Final = 100_000
 
 
 def speed_of(source: Source) -> float | None:
-    """Tuple time per wall time; ∞ as fast as it goes, None where it is paced by rows and nobody knows."""
+    """Tuple time per wall time; ∞ at full speed, None if the source is paced by rows, so that it is unknown."""
     replay = source.replay
     if replay.get("max"):
         return math.inf
@@ -25,7 +25,7 @@ def speed_of(source: Source) -> float | None:
 
 
 def rows_per_s(source: Source) -> float | None:
-    """Rows per second of wall time; None where nobody knows."""
+    """Rows per second of wall time; None if unknown."""
     if (rate := source.replay.get("rate")) is not None and not source.live:
         return float(rate)
     made, speed = source.reader.get("rate"), speed_of(source)
@@ -33,20 +33,20 @@ def rows_per_s(source: Source) -> float | None:
 
 
 def origins(plan: Plan, stream: StreamId) -> tuple[Source, ...]:
-    """The sources that a stream comes from, in configuration order."""
+    """Sources that a stream is made from, in configuration order."""
     if stream in plan.sources:
         return (plan.sources[stream],)
-    found = {s.stream for i in plan.producer[stream].inputs for s in origins(plan, i.stream)}
-    return tuple(s for s in plan.sources.values() if s.stream in found)
+    names = {s.stream for i in plan.producer[stream].inputs for s in origins(plan, i.stream)}
+    return tuple(s for s in plan.sources.values() if s.stream in names)
 
 
 def depth(plan: Plan, unit: Unit) -> int:
-    """Units on the longest way from a source, this one included."""
+    """Units on the longest path from a source, this one included."""
     return 1 + max((depth(plan, plan.producer[i.stream]) for i in unit.inputs if i.stream in plan.producer), default=0)
 
 
 def ordinary_lead_us(plan: Plan, unit: Unit) -> int:
-    """How far a row of a healthy input is at most beyond its boundary, microseconds of tuple time (B3).
+    """The furthest that a row of a healthy input is beyond its boundary, microseconds of tuple time (B3).
 
     The boundary lags behind the tuples (disorder) and is rounded, and the rows of a bucket come before its end does.
     """
@@ -58,7 +58,7 @@ def needed_wait_us(plan: Plan, unit: Unit) -> tuple[int, int]:
     """Shortest αX of a unit: (by tuple time alone, with normal delay), microseconds of wall time (T7).
 
     A bucket's clock starts with the first tuple in it.  It is complete when a boundary reaches its end: d of tuple
-    time later, plus what the boundary lags behind the tuples (disorder), plus what it is rounded to.
+    time later, plus the lag of the boundary behind the tuples (disorder), plus its rounding.
     """
     longest = 0.0
     for i in unit.inputs:

@@ -1,6 +1,6 @@
-"""Fragments to units: which operators share one SUnion, one state and one checkpoint (rule U1).
+"""Cuts fragments into units: operators that share one SUnion, one state and one checkpoint (rule U1).
 
-Pure: what is wrong with a partition key is collected in a :class:`spe.problems.Problems`.
+Pure: mistakes in partition keys are collected in a :class:`spe.problems.Problems`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from spe.query.query import Query, QueryOperator
 from spe.stream.names import NodeId, StreamId, UnitId
 from spe.stream.times import SECOND
 
-#: Replicas of a partition where the configuration does not say.
+#: Default number of replicas of a partition.
 DEFAULT_REPLICAS: Final = 2
-#: Between two checkpoints of a passive replica.
+#: Default time between two checkpoints of a passive replica.
 CHECKPOINT_US: Final = 5 * SECOND
-#: The same where it follows a checkpoint log: it gets only what has changed.
+#: Default where it follows a checkpoint log: it then gets only changes.
 LOG_US: Final = SECOND
 
 
@@ -34,10 +34,10 @@ class FragmentSpec:
     Attributes:
       operators: in any order.
       key: attributes whose hash divides the input among partitions: the same for all inputs, or per input stream.
-      replicas: how many, placed over the nodes in turn; or the nodes of each partition.
-      standbys: of passive replicas the same; 0: none.
+      replicas: their number, placed over the nodes in turn; or the nodes of each partition.
+      standbys: number or nodes of passive replicas; 0: none.
       checkpoint_us: microseconds of wall time between the checkpoints of standbys.
-      log: what takes the place of whole checkpoints; None: nothing does.
+      log: checkpoint log in place of whole checkpoints; None: whole checkpoints.
     """
 
     name: str
@@ -59,12 +59,12 @@ class _Draft:
 
 
 def cut_units(query: Query, fragments: Sequence[FragmentSpec], problems: Problems) -> tuple[Unit, ...]:
-    """Units in topological order (rule U1).
+    """Cuts fragments into units, in topological order (rule U1).
 
     All outputs of a unit are reached by the same fragment inputs, so they have one state.  An operator goes with the
     fragment outputs that it contributes to when those are all reached by the same inputs; an operator shared by
     outputs of different reach goes by its own, so that its failure-free half stays STABLE when the other does not.
-    What an operator rejects is an output of the unit that the operator is in.
+    Rejected rows are an output of the unit of the operator that rejects them.
     """
     drafts: list[_Draft] = []
     for fragment in fragments:
@@ -87,7 +87,7 @@ def _cut(query: Query, fragment: FragmentSpec) -> list[_Draft]:
     serves: dict[StreamId, set[frozenset[StreamId]]] = {name: set() for name in names}
     for operator in reversed(inside):
         if operator.spec.TAKES_REJECTED:
-            continue  # it goes where its input is made, and takes no part in the decision where that is
+            continue  # it goes to the unit of its input, and does not affect the choice of that unit
         if operator.name in leaving:
             serves[operator.name].add(reach[operator.name])
         for stream in operator.spec.inputs:
@@ -107,14 +107,14 @@ def _finish(query: Query, drafts: Sequence[_Draft], problems: Problems) -> tuple
     count: dict[str, int] = {}
     for draft in drafts:
         count[draft.fragment.name] = count.get(draft.fragment.name, 0) + 1
-    seen: dict[str, int] = {}
+    numbered: dict[str, int] = {}
     partitions = {o.name: d.fragment.partitions for d in drafts for o in d.operators}
     units: list[Unit] = []
     carried: dict[StreamId, KeyNames] = {}
     for draft in drafts:
         name = draft.fragment.name
-        seen[name] = seen.get(name, 0) + 1
-        id = name if count[name] == 1 else f"{name}.{seen[name]}"
+        numbered[name] = numbered.get(name, 0) + 1
+        id = name if count[name] == 1 else f"{name}.{numbered[name]}"
         own = {o.name for o in draft.operators}
         elsewhere = {s for o in query.operators if o.name not in own for s in o.spec.inputs} | set(query.outputs)
         inputs = []
@@ -138,8 +138,8 @@ def _finish(query: Query, drafts: Sequence[_Draft], problems: Problems) -> tuple
 
 
 def _carries(names: KeyNames, key: tuple[str, ...]) -> bool:
-    """Is a stream that carries the key of the unit that makes it, under these names, divided by ``key`` already?"""
-    return len(names) == len(key) and all(one in known for one, known in zip(key, names))
+    """Is a stream already divided by ``key``, given the names under which it carries its producer's key?"""
+    return len(names) == len(key) and all(attribute in known for attribute, known in zip(key, names))
 
 
 def _inputs(draft: _Draft, own: Iterable[StreamId]) -> list[StreamId]:
@@ -149,7 +149,7 @@ def _inputs(draft: _Draft, own: Iterable[StreamId]) -> list[StreamId]:
 
 
 def _in_order(drafts: Sequence[_Draft]) -> list[_Draft]:
-    """Topological.  A cycle of units is impossible: it would be a cycle of operators (reach sets only grow)."""
+    """Sorts drafts topologically.  A cycle of units would be a cycle of operators, since reach sets only grow."""
     home = {o.name: i for i, d in enumerate(drafts) for o in d.operators}
     graph = {
         i: [home[s] for o in d.operators for s in o.spec.inputs if s in home and home[s] != i]
@@ -188,7 +188,7 @@ def _key_of(query: Query, draft: _Draft, stream: StreamId, problems: Problems) -
 
 
 def _check_key_inputs(fragments: Sequence[FragmentSpec], units: Sequence[Unit], problems: Problems) -> None:
-    """A key for a stream that the fragment does not read is meant for another one."""
+    """Checks that keys name only streams that the fragment reads."""
     for fragment in fragments:
         inputs = [i.stream for u in units if u.fragment == fragment.name for i in u.inputs]
         for stream in fragment.key if isinstance(fragment.key, Mapping) else ():
@@ -200,13 +200,13 @@ def _check_key_inputs(fragments: Sequence[FragmentSpec], units: Sequence[Unit], 
 
 
 def _check_key_types(draft: _Draft, inputs: Sequence[InputStream], problems: Problems) -> None:
-    """Equal keys must meet in one partition, whatever input they come by: the hash goes by type and position."""
+    """Checks that keys of all inputs have the same types: the hash depends on type and position."""
     keyed = [i for i in inputs if i.key is not None]
-    for one in keyed[1:]:
+    for other in keyed[1:]:
         first = keyed[0]
-        types = [[i.schema[k].type for k in i.key or ()] for i in (first, one)]
+        types = [[i.schema[k].type for k in i.key or ()] for i in (first, other)]
         if types[0] != types[1]:
-            shown = [f"{i.stream!r} by ({', '.join(t)})" for i, t in zip((first, one), types)]
+            shown = [f"{i.stream!r} by ({', '.join(t)})" for i, t in zip((first, other), types)]
             problems.add(
                 ("fragments", draft.fragment.name, "key"),
                 f"divides {' but '.join(shown)}; expected the same types in the same order",

@@ -26,7 +26,7 @@ edited(
 edited(
     "what-was-set-does-not-count",
     "who takes a version of the directory goes by the roles only (X1)",
-    Edit(Revision, "over", "one.over(nodes[id])", "nodes[id]"),
+    Edit(Revision, "over", "node_settings.over(nodes[id])", "nodes[id]"),
 )
 edited(
     "waits-for-a-longer-x-count",

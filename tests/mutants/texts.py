@@ -293,8 +293,9 @@ TEXTS: Final[dict[str, TextMutant]] = {
     "last-partition-divides-x": TextMutant(
         "of several partitions the last one says by what X is divided (T5)",
         "spe/plan/directory.py",
-        "found[of.unit, node] = max(found.get((of.unit, node), 0), count + after[of, node] - 1)",
-        "found[of.unit, node] = count + after[of, node] - 1",
+        "max(\n                longest.get((partition.unit, node), 0), "
+        "count + after[partition, node] - 1\n            )",
+        "count + after[partition, node] - 1",
         tests=("tests/unit/spe/plan/test_directory.py::test_the_longest_way_through_a_node_divides_its_x",),
     ),
 }
