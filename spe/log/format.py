@@ -1,9 +1,9 @@
-"""Bytes of a segment: a header, then records.  No files here.
+"""The bytes of a segment: a header, then records.  Files are handled elsewhere.
 
     segment = magic | epoch u64 | first sequence u64 | crc32 over (magic, epoch, first)
     record  = length u32 | crc32 over (sequence, body) u32 | sequence u64 | body
 
-All little-endian.  The sequence is inside the checksum, so a stale block of an earlier file is never taken for a
+All little-endian.  The checksum covers the sequence, so a stale block of an earlier file is never mistaken for a
 record of this one.
 """
 
@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from spe.checksum import crc32
 from spe.runtime.env import AppendFile, Storage
 
-#: Largest body.  Far above what a source writes (a chunk of rows); bounds what a flipped length can ask for.
+#: Largest body.  Far above a chunk of rows, as a source writes it; bounds the damage of a flipped bit in a length.
 RECORD_BYTES_MAX: Final = 64 << 20
 
 _NAME: Final = re.compile(r"([0-9]{20})-([0-9]{8,})\.seg")
@@ -29,7 +29,7 @@ _SEQUENCE: Final = struct.Struct("<Q")
 
 HEADER_BYTES: Final = _HEADER.size
 RECORD_HEADER_BYTES: Final = _RECORD.size
-#: Of a segment, what says how long its first record is.
+#: Bytes at the beginning of a segment that give the length of its first record.
 FIRST_BYTES: Final = HEADER_BYTES + RECORD_HEADER_BYTES
 
 
@@ -51,7 +51,7 @@ class Segment(NamedTuple):
 
 
 class Position(NamedTuple):
-    """Where a record begins: its sequence number, the first one of its segment, and the offset in that file."""
+    """Start of a record: its sequence number, the first sequence number of its segment, and the offset in that file."""
 
     sequence: int
     segment: int
@@ -71,7 +71,7 @@ def encode_header(segment: Segment) -> bytes:
 
 
 def header_fault(data: bytes, segment: Segment) -> str:
-    """Why ``data`` does not begin with this segment's header; "" when it does."""
+    """The reason why ``data`` does not begin with this segment's header; "" if it does."""
     if len(data) < HEADER_BYTES:
         return "the header is cut off"
     return "" if data[:HEADER_BYTES] == encode_header(segment) else "the header is damaged"
@@ -82,18 +82,18 @@ def encode_record(sequence: int, body: bytes) -> bytes:
 
 
 def record_header(sequence: int, *parts: bytes | memoryview) -> bytes:
-    """What comes before the body of a record, which is in parts that need not be put together; views are of bytes."""
+    """Returns the header of a record whose body is the concatenation of ``parts``; views are of bytes."""
     return _RECORD.pack(sum(map(len, parts)), _checksum(sequence, *parts), sequence)
 
 
 def record_end(data: bytes | memoryview, at: int, sequence: int) -> int:
-    """Where the record ends that begins at ``at``; 0 where it is not whole, or not this one.  Quicker than a scan."""
+    """The end of the record that begins at ``at``; 0 if it is not whole, or another record.  Faster than a scan."""
     body_at = at + RECORD_HEADER_BYTES
     if len(data) < body_at:
         return 0
-    length, crc, found = _RECORD.unpack_from(data, at)
+    length, crc, number = _RECORD.unpack_from(data, at)
     end = int(body_at + length)
-    if found != sequence or end > len(data) or length > RECORD_BYTES_MAX:
+    if number != sequence or end > len(data) or length > RECORD_BYTES_MAX:
         return 0
     return end if crc == crc32(data[body_at - _SEQUENCE.size : end]) else 0
 
@@ -106,16 +106,16 @@ def _checksum(sequence: int, *parts: bytes | memoryview) -> int:
 
 
 class RecordScan:
-    """Iterates over the valid, consecutive records of a buffer; then says where and why it stopped.
+    """Iterates over the valid, consecutive records of a buffer; afterwards tells where and why it stopped.
 
     Args:
       data: bytes of a segment from ``start.offset`` on.
       start: the record expected at ``data[0]``.
 
     Attributes:
-      next: the record expected behind the last valid one.
-      fault: why there is none; "" when the data simply end there.
-      missing: bytes that a record which is cut off still wants.
+      next: position of the record expected after the last valid one.
+      fault: the reason why there is none; "" if the data ends there.
+      missing: missing bytes of a record that is cut off.
     """
 
     __slots__ = ("_at", "_data", "_offset", "fault", "missing", "next")
@@ -160,10 +160,10 @@ class RecordScan:
 
 
 def first_record_bytes(data: bytes) -> int:
-    """Bytes of a segment up to the end of its first record.
+    """Returns the size of a segment up to the end of its first record.
 
     Args:
-      data: its first FIRST_BYTES; where it is shorter, or claims more than a record may have, there is none.
+      data: its first FIRST_BYTES; if it is shorter, or claims more than a record may have, there is no record.
     """
     if len(data) < FIRST_BYTES:
         return len(data)
@@ -172,7 +172,7 @@ def first_record_bytes(data: bytes) -> int:
 
 
 def write_whole(file: AppendFile, *parts: bytes | memoryview) -> None:
-    """Appends all or nothing.  Where a partial write cannot even be taken back, it is a torn tail.  Raises OSError."""
+    """Appends all or nothing.  A partial write that cannot be undone leaves a torn tail.  Raises OSError."""
     size = file.size()
     try:
         file.append(*parts)
@@ -182,7 +182,7 @@ def write_whole(file: AppendFile, *parts: bytes | memoryview) -> None:
 
 
 def is_torn(file: AppendFile, size: int) -> bool:
-    """Is a part of what :func:`write_whole` could not write left behind this size, or does the disk not even say?"""
+    """Did a failed :func:`write_whole` leave bytes behind this size, or is the size unknown?"""
     try:
         return file.size() != size
     except OSError:
@@ -190,7 +190,7 @@ def is_torn(file: AppendFile, size: int) -> bool:
 
 
 def begin_segment(storage: Storage, folder: PurePosixPath, segment: Segment) -> AppendFile:
-    """The file of a new segment, with its header.  Raises OSError."""
+    """Creates the file of a new segment, with its header.  Raises OSError."""
     file = storage.open(folder / segment.name)
     try:
         file.truncate(0)  # a header that the disk cut short

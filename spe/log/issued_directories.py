@@ -1,6 +1,6 @@
-"""What the coordinator has written of a run: versions of the directory, when and for whom (rule X5), and moves.
+"""The coordinator's records of a run: versions of the directory with time and reason (rule X5), and moves.
 
-They are tables of its database, so that a version and its line are written together.
+They are tables of its database, so that a version and its record are written together.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 #: The coordinator's database.
 PATH: Final = PurePosixPath("coordinator", "state.sqlite")
-#: Its table of issued versions.
+#: Table of issued versions.
 ISSUED: Final = """
 CREATE TABLE IF NOT EXISTS issued (
     plan TEXT, epoch INTEGER, number INTEGER, at_us INTEGER, why TEXT, PRIMARY KEY (plan, epoch, number)
@@ -28,17 +28,17 @@ CREATE TABLE IF NOT EXISTS issued (
 """
 
 
-#: Its table of moves, each as JSON.
+#: Table of moves, each as JSON.
 MOVES: Final = "CREATE TABLE IF NOT EXISTS moves (plan TEXT, number INTEGER, move TEXT, PRIMARY KEY (plan, number));"
 
 
 class MadeMove(NamedTuple):
-    """A partition that moved, or was to.
+    """A move of a partition, finished or not.
 
     Attributes:
-      phases: (wall time at which it came to it, microseconds; phase), in order.
-      predicted_us: how long it was expected to take; None: nobody knew.
-      why: why it was dropped, or waited at last.
+      phases: (wall time at which the phase began, microseconds; phase), in order.
+      predicted_us: expected duration; None: unknown.
+      why: the reason why it was dropped, or for its last wait.
     """
 
     number: int
@@ -52,11 +52,11 @@ class MadeMove(NamedTuple):
 
 
 class IssuedVersion(NamedTuple):
-    """A version of the directory.
+    """An issued version of the directory.
 
     Attributes:
       at_us: wall time at which it was issued, microseconds.
-      why: who wanted it, for people.
+      why: the request that led to it, for users.
     """
 
     at_us: int
@@ -65,7 +65,7 @@ class IssuedVersion(NamedTuple):
 
 
 def issued_in(database: sqlite3.Connection, plan: str) -> list[IssuedVersion]:
-    """The newest versions for the plan with this fingerprint, in the order of their numbers."""
+    """Returns the newest versions for the plan with this fingerprint, in the order of their numbers."""
     rows = database.execute(
         "SELECT epoch, number, at_us, why FROM issued WHERE plan = ? ORDER BY number, epoch", (plan,)
     )
@@ -73,7 +73,7 @@ def issued_in(database: sqlite3.Connection, plan: str) -> list[IssuedVersion]:
 
 
 def read_issued(storage: Storage, plan: str) -> list[IssuedVersion]:
-    """The same from the folder of a run; [] where there was no coordinator here.
+    """Reads issued versions from the folder of a run; [] if it had no coordinator.
 
     Raises:
       LogCorrupt: the database is damaged.
@@ -82,7 +82,7 @@ def read_issued(storage: Storage, plan: str) -> list[IssuedVersion]:
 
 
 def read_moves(storage: Storage, plan: str) -> list[MadeMove]:
-    """Moves of a run, in the order in which they were ordered; [] where there was no coordinator here.
+    """Reads the moves of a run, in the order of the commands; [] if it had no coordinator.
 
     Raises:
       LogCorrupt: the database is damaged.

@@ -1,7 +1,8 @@
-"""Where a log begins whose oldest segments were deleted: a small record, in two files (rule E4).
+"""The start of a log whose oldest segments were deleted: a small record, in two files (rule E4).
 
-Order of writing: archive, both files, then the removal of segments.  So a record never names a segment that is needed,
-and what a crash leaves before it is removed when the log is opened again.  One damaged file leaves the other.
+Order of writing: archive, both files, then the removal of segments.  So a record never releases a segment that is needed,
+and segments that a crash leaves before the start are removed when the log is next opened.  If one file is damaged,
+the other is used.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ NAMES: Final = ("kept.0", "kept.1")
 
 
 class LogCut(SpeError):
-    """The beginning of a log was deleted by ``retain``, and is needed here."""
+    """The needed beginning of a log was deleted by ``retain``."""
 
 
 class KeptLog(NamedTuple):
-    """Where a log begins.
+    """The start of a log.
 
     Attributes:
       first: number of its first record; 1: nothing was deleted.
-      last_id: of the last tuple before it.
-      until_us: the log is whole from this tuple time on; BEFORE_TIME where nothing was deleted.
+      last_id: id of the last tuple before it.
+      until_us: the log is whole from this tuple time on; BEFORE_TIME if nothing was deleted.
       segments, bytes: deleted so far.
-      archive: where a copy of these is; "" where there is none.
+      archive: place of a copy of the deleted segments; "" if there is none.
     """
 
     first: int = 1
@@ -42,7 +43,7 @@ class KeptLog(NamedTuple):
     archive: str = ""
 
     def text(self, folder: object) -> str:
-        """What was deleted, for people."""
+        """Describes the deleted part for users."""
         there = f"; a copy is in {self.archive}" if self.archive else ""
         when = "" if self.until_us <= BEFORE_TIME else f", {format_timestamp(self.until_us)}"
         return f"{folder}: the log begins behind id {self.last_id}{when}: `retain` deleted what came before{there}"
@@ -52,45 +53,45 @@ WHOLE: Final = KeptLog()
 
 
 def read_kept(storage: Storage, folder: PurePosixPath) -> KeptLog:
-    """The newest record that is not damaged; WHOLE where there is none."""
-    return max((one for one in _records(storage, folder) if one is not None), default=WHOLE)
+    """Reads the newest record that is not damaged; WHOLE if there is none."""
+    return max((record for record in _records(storage, folder) if record is not None), default=WHOLE)
 
 
 def need_whole(storage: Storage, folder: PurePosixPath) -> None:
-    """Raises LogCut for a log whose beginning is gone."""
-    if (kept := read_kept(storage, folder)).first > 1:
-        raise LogCut(kept.text(folder))
+    """Raises LogCut if the beginning of the log is gone."""
+    if (start := read_kept(storage, folder)).first > 1:
+        raise LogCut(start.text(folder))
 
 
 def need_judged(storage: Storage, folder: PurePosixPath, name: object) -> None:
-    """Raises LogCut for a log or a recording whose beginning is gone, so that the run cannot be judged.
+    """Raises LogCut if the beginning of a log or a recording is gone, so that the run cannot be judged.
 
     Args:
-      name: of the folder, for people.
+      name: name of the folder, for users.
     """
-    if (kept := read_kept(storage, folder)).first > 1:
-        how = "spe restore brings it back" if kept.archive else "spe report --follow proves what is left"
-        raise LogCut(f"{kept.text(name)}. What was deleted cannot be judged any more; {how}")
+    if (start := read_kept(storage, folder)).first > 1:
+        how = "spe restore brings it back" if start.archive else "spe report --follow proves what is left"
+        raise LogCut(f"{start.text(name)}. What was deleted cannot be judged any more; {how}")
 
 
-async def write_kept(storage: Storage, folder: PurePosixPath, kept: KeptLog) -> None:
-    """Writes a record into both files.  Raises OSError; then what it releases must not be removed."""
-    data = encode_kept(kept)
+async def write_kept(storage: Storage, folder: PurePosixPath, start: KeptLog) -> None:
+    """Writes a record into both files.  Raises OSError; the segments before it must then not be removed."""
+    data = encode_kept(start)
     for name in NAMES:
         await storage.write_atomic(folder / name, data)
 
 
 async def repair_kept(storage: Storage, folder: PurePosixPath) -> None:
-    """Makes both files say the same, where one is behind or damaged.  Raises OSError."""
-    found = _records(storage, folder)
-    newest = max((one for one in found if one is not None), default=WHOLE)
-    if newest.first > 1 and any(one != newest for one in found):
+    """Makes both files equal if one is behind or damaged.  Raises OSError."""
+    records = _records(storage, folder)
+    newest = max((record for record in records if record is not None), default=WHOLE)
+    if newest.first > 1 and any(record != newest for record in records):
         await write_kept(storage, folder, newest)
 
 
-def encode_kept(kept: KeptLog) -> bytes:
-    """A line of JSON and its checksum."""
-    body = json.dumps(kept._asdict(), sort_keys=True).encode()
+def encode_kept(start: KeptLog) -> bytes:
+    """Encodes a record as a line of JSON and its checksum."""
+    body = json.dumps(start._asdict(), sort_keys=True).encode()
     return body + b"\n%08x\n" % zlib.crc32(body)
 
 
@@ -104,5 +105,5 @@ def _decode(data: bytes) -> KeptLog | None:
         return None
     try:
         return KeptLog(**json.loads(body))
-    except (ValueError, TypeError):  # of another version
+    except (ValueError, TypeError):  # written by another version
         return None

@@ -1,11 +1,11 @@
-"""The synced mark: how far the log was on disk when it was last acknowledged, and who the writer is.
+"""The synced mark: the end of the acknowledged part of a log, and its writer.
 
-A flip in the last record looks like a torn write; only a mark kept elsewhere can tell a record that was acknowledged
-from one that never was.  Order of writing: records, sync, mark, sync, acknowledge.  So the mark never claims more
-than what is synced, and nothing acknowledged lies beyond it.
+A flipped bit in the last record looks like a torn write; only a mark in another file can distinguish an acknowledged
+record from others.  Order of writing: records, sync, mark, sync, acknowledge.  So everything up to the mark is synced,
+and everything acknowledged is before the mark.
 
-A mark is a small checksummed slot, appended to one of two files in turn.  A torn slot leaves the one before it; when
-a file is full the *other* one is emptied and begun, so a valid mark exists at every moment.
+A mark is a small checksummed slot, appended to one of two files in turn.  A torn slot does not affect the slots before
+it; when a file is full the *other* one is emptied and filled, so a valid mark always exists.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SLOTS_MAX: Final = 2048
 
 
 class Mark(NamedTuple):
-    """Everything up to record ``sequence`` is synced; ``epoch`` counts the writers so far.  Grows as a pair."""
+    """Everything up to record ``sequence`` is synced; ``epoch`` counts the writers so far.  Marks grow as pairs."""
 
     epoch: int
     sequence: int
@@ -38,7 +38,7 @@ def _encode(mark: Mark) -> bytes:
 
 
 def _decode(data: bytes) -> list[Mark]:
-    """All valid slots; a damaged one is passed over."""
+    """Decodes all valid slots; damaged ones are skipped."""
     marks = []
     for at in range(0, len(data) - _SLOT.size + 1, _SLOT.size):
         epoch, sequence, crc = _SLOT.unpack_from(data, at)
@@ -48,7 +48,7 @@ def _decode(data: bytes) -> list[Mark]:
 
 
 def read_mark(storage: Storage, folder: PurePosixPath) -> Mark | None:
-    """The newest valid mark; None when there is none."""
+    """Reads the newest valid mark; None if there is none."""
     return max(_read_files(storage, folder), default=None)
 
 
@@ -57,18 +57,18 @@ def _read_files(storage: Storage, folder: PurePosixPath) -> list[Mark]:
 
 
 class Marks:
-    """The writer's side."""
+    """Writes the marks of a log."""
 
     def __init__(self, storage: Storage, folder: PurePosixPath) -> None:
-        found = [_decode(storage.read(folder / n)) if storage.exists(folder / n) else [] for n in _NAMES]
-        newest = [max(f, default=Mark(0, 0)) for f in found]
+        slots = [_decode(storage.read(folder / n)) if storage.exists(folder / n) else [] for n in _NAMES]
+        newest = [max(f, default=Mark(0, 0)) for f in slots]
         self._files: list[AppendFile] = [storage.open(folder / n) for n in _NAMES]
         self._storage = storage
         self._folder = folder
-        #: The newest valid mark at open; (0, 0) when there is none.
+        #: The newest valid mark; (0, 0) if there is none.
         self.last = max(newest)
         self._current = newest.index(self.last)
-        #: The file with the last mark that was synced: never the next one to be emptied.
+        #: The file with the last synced mark, which must not be emptied.
         self._holds = self._current
         self._full = True  # this file may end in a torn slot, so the first write goes to the other
 
@@ -76,9 +76,9 @@ class Marks:
         """Appends a mark and syncs it.
 
         Raises:
-          LogFull: there is no room for it; it can be written again later.
+          LogFull: the disk has no room; the mark can be written again later.
           LogError: a newer writer has taken the log over.
-          OSError: from the disk; the mark is then not acknowledged and the log must not be written any more.
+          OSError: the disk failed; the mark is not acknowledged and the log must not be written any more.
         """
         self._check_fence(mark.epoch)
         if self._full:
@@ -92,7 +92,7 @@ class Marks:
         except OSError as error:
             if is_torn(file, size):  # no slot behind it would be found
                 self._full = True
-                if size == 0:  # the last mark is in the other one, so it is this one that is emptied, again
+                if size == 0:  # the last mark is in the other file, so this one is emptied again
                     self._current = 1 - self._current
             raise LogFull(f"log {self._folder}: the disk refused a mark: {error}") from error
         await file.sync()
@@ -100,7 +100,7 @@ class Marks:
         self.last, self._holds = mark, self._current
 
     def reopen(self) -> None:
-        """After a failure, as a file whose sync failed is not used again.  Raises OSError; it may be tried again.
+        """Reopens the files after a failed sync.  Raises OSError; it may be called again.
 
         The next mark goes to the file without the last synced one.
         """
@@ -110,7 +110,7 @@ class Marks:
         self._current, self._full = self._holds, True
 
     def _check_fence(self, epoch: int) -> None:
-        """A newer writer begins with a slot at the start of one of the files.
+        """Raises LogError if a newer writer has begun: its first slot is at the start of one of the files.
 
         The lock keeps writers apart; this is for file systems on which locks do not hold.
         """

@@ -1,4 +1,4 @@
-"""What ``spe report --follow`` needs no more of the logs of a run: a small file that whoever deletes them reads (E2).
+"""Progress of ``spe report --follow``: a small file that tells processes which log segments they may delete (E2).
 
 {"version": 1, "sources": {"orders": {"identity": "…", "record": 812}}, "clients": {"dashboard": {"totals/0": 97}}}
 """
@@ -12,13 +12,14 @@ from typing import Any, Final
 
 from spe.runtime.env import Storage
 
-#: Below the directory of a run.
+#: Path below the directory of a run.
 PROVED: Final = PurePosixPath("follow", "proved.json")
 _VERSION: Final = 1
 
 
 def encode_proved(sources: Mapping[str, tuple[str, int]], clients: Mapping[str, Mapping[str, int]]) -> str:
-    """
+    """Encodes the progress.
+
     Args:
       sources: identity of each log, and the first record of it that is still needed.
       clients: by client and channel, the first record of the recording that is still needed.
@@ -28,19 +29,19 @@ def encode_proved(sources: Mapping[str, tuple[str, int]], clients: Mapping[str, 
 
 
 def proved_of_source(storage: Storage, stream: str, identity: str) -> int | None:
-    """The first record of a source's log that the proof needs; None: nobody proves the run."""
+    """The first record of a source's log that the proof needs; None: no proof follows the run."""
     data = _read(storage)
     if data is None:
         return None
     try:
-        one = data["sources"][stream]
-        return int(one["record"]) if one["identity"] == identity else 1
+        progress = data["sources"][stream]
+        return int(progress["record"]) if progress["identity"] == identity else 1
     except (KeyError, ValueError, TypeError):
         return 1
 
 
 def proved_of_recording(storage: Storage, client: str, channel: str) -> int | None:
-    """The same of a client's recording of a channel."""
+    """The first record of a client's recording of a channel that the proof needs; None: no proof follows the run."""
     data = _read(storage)
     if data is None:
         return None
@@ -51,7 +52,7 @@ def proved_of_recording(storage: Storage, client: str, channel: str) -> int | No
 
 
 def _read(storage: Storage) -> dict[str, Any] | None:
-    """Empty where it is damaged, or of another version: then nothing is known to be proved."""
+    """Reads the file; {} if it is damaged or of another version: then nothing counts as proved."""
     if not storage.exists(PROVED):
         return None
     try:

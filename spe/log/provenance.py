@@ -1,4 +1,4 @@
-"""The query and the source logs that a client's results come from: a small JSON file beside them (rules U14, S6).
+"""The query and the source logs that a client's results come from: a small JSON file next to them (rules U14, S6).
 
 {"version": 1, "channels": {"per_second/0": {"query": "…", "origin": "…"}}}
 """
@@ -14,16 +14,16 @@ from spe.errors import SpeError
 from spe.runtime.env import Storage
 
 _VERSION: Final = 1
-#: Its name, in a client's folder and in a sink's.
+#: Name of the file, in a client's folder and in a sink's.
 PROVENANCE: Final = ".spe.json"
 
 
 class Provenance(NamedTuple):
-    """What a channel's stable tuples follow from.
+    """The query and sources that a channel's stable tuples follow from.
 
     Attributes:
       query: fingerprint of the part of the query before the stream (spe.plan.results).
-      origin: of the sources' logs (rule S6); "" where no stable tuple was kept yet.
+      origin: origin of the sources' logs (rule S6); "" before the first stable tuple.
     """
 
     query: str
@@ -31,10 +31,10 @@ class Provenance(NamedTuple):
 
 
 def read_provenance(storage: Storage, path: PurePosixPath) -> dict[str, Provenance]:
-    """By channel; empty where there is no such file.
+    """Reads the provenance of each channel; {} if there is no file.
 
     Raises:
-      SpeError: it is damaged, or of another version of this program.
+      SpeError: the file is damaged, or of another version of this program.
     """
     if not storage.exists(path):
         return {}
@@ -43,11 +43,11 @@ def read_provenance(storage: Storage, path: PurePosixPath) -> dict[str, Provenan
         if data["version"] != _VERSION:
             raise ValueError(f"version {data['version']}; this program reads version {_VERSION}")
         channels = data["channels"].items()
-        return {str(c): Provenance(str(one["query"]), str(one.get("origin", ""))) for c, one in channels}
+        return {str(c): Provenance(str(entry["query"]), str(entry.get("origin", ""))) for c, entry in channels}
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise SpeError(f"{path}: expected what these results were made for, as JSON: {error}") from None
 
 
 def encode_provenance(channels: Mapping[str, Provenance]) -> bytes:
-    """What :func:`read_provenance` reads."""
+    """Encodes a file for :func:`read_provenance`."""
     return json.dumps({"version": _VERSION, "channels": {c: p._asdict() for c, p in channels.items()}}).encode()

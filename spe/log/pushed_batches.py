@@ -1,8 +1,8 @@
-"""What a source keeps of pushed batches (rules W1-W5): parts, and a ledger that says which batches are committed.
+"""Files of a source for pushed batches (rules W1-W5): parts, and a ledger of the committed batches.
 
-A *part* is what one task of a writer has of a batch: encoded rows, and behind them, once they are on the disk of the
-source, a trailer that says whose they are.  The *ledger* is one small file that is replaced as a whole: that a batch
-is in it makes all of its rows, in the order that the ledger implies, part of the source's input.
+A *part* holds the rows of a batch from one task of a writer: encoded rows and, once they are on the disk of the source,
+a trailer that names the writer and the batch.  The *ledger* is one small file that is replaced as a whole: all rows of
+the batches in it are part of the source's input, in the order that the ledger implies.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from spe.wire.codec import decode_standalone, encode_standalone
 PART_BYTES: Final = 256 << 20
 #: Largest batch: it is sorted in memory.
 BATCH_BYTES: Final = 512 << 20
-#: Most that a writer may have staged: a batch that is committed, the next one, and as much from attempts that failed.
+#: Most bytes that a writer may stage: a committed batch, the next one, and as much again from failed attempts.
 STAGED_BYTES: Final = 3 * BATCH_BYTES
-#: A trailer is no longer.
+#: Longest trailer.
 TRAILER_BYTES: Final = 16 << 10
-#: What a part counts for beside its rows.
+#: Bytes that a part counts for in addition to its rows.
 PART_OVERHEAD: Final = 4096
-#: Rows that are encoded in one piece.
+#: Most rows in one encoded piece.
 PIECE_ROWS: Final = 65_536
 _LENGTH: Final = struct.Struct("<I")
 _END: Final = b"SPEPART1"
@@ -43,32 +43,32 @@ _NAME: Final = re.compile(r"[0-9a-f]{32}")
 
 
 def push_folder(source: PurePosixPath) -> PurePosixPath:
-    """Where the ledger and the parts are, in the folder of a source."""
+    """Returns the folder of the ledger and the parts, in the folder of a source."""
     return source / "push"
 
 
 def is_part_name(name: str) -> bool:
-    """Parts are named by 32 hexadecimal digits."""
+    """Is this the name of a part, 32 hexadecimal digits?"""
     return _NAME.fullmatch(name) is not None
 
 
 def encode_part(rows: Sequence[Rows], schema: Schema) -> bytes:
-    """The rows of a part.  Raises LocalProtocolError where they do not fit the schema."""
+    """Encodes the rows of a part.  Raises LocalProtocolError if they do not fit the schema."""
     pieces = []
-    for one in rows:
-        for at in range(0, len(one), PIECE_ROWS):
-            piece = one.slice(at, min(len(one), at + PIECE_ROWS))
+    for block in rows:
+        for at in range(0, len(block), PIECE_ROWS):
+            piece = block.slice(at, min(len(block), at + PIECE_ROWS))
             data = encode_standalone(Batch(Kind.STABLE, 0, len(piece), None, piece), schema)
             pieces += [_LENGTH.pack(len(data)), data]
     return b"".join(pieces)
 
 
 class PartReader:
-    """The rows of a part, piece by piece, so that its bytes are never all in memory.
+    """Reads the rows of a part piece by piece, so that its bytes are never all in memory.
 
     Args:
-      read: bytes of the part, from an offset on.
-      size: its bytes, without the trailer.
+      read: returns bytes of the part, given an offset and a length.
+      size: bytes of the part, without the trailer.
     """
 
     def __init__(self, read: Callable[[int, int], bytes], size: int, schema: Schema, pool: StringPool) -> None:
@@ -80,15 +80,15 @@ class PartReader:
 
     @property
     def digest(self) -> str:
-        """Of what was read so far."""
+        """Digest of the bytes read so far."""
         return self._hash.hexdigest()
 
     def rows(self) -> Iterator[Rows]:
-        """Once only.
+        """Reads the rows; to be called once.
 
         Raises:
-          ValueError: these bytes are no part.
-          RemoteProtocolError: the rows are not of the schema.
+          ValueError: the bytes are no part.
+          RemoteProtocolError: the rows do not fit the schema.
         """
         at = 0
         while at < self._size:
@@ -107,16 +107,16 @@ class PartReader:
 
 
 def decode_part(data: bytes, schema: Schema, pool: StringPool) -> list[Rows]:
-    """All rows of a part that is in memory.  Raises as :meth:`PartReader.rows` does."""
+    """Decodes all rows of a part in memory.  Raises as :meth:`PartReader.rows` does."""
     return list(PartReader(lambda at, size: data[at : at + size], len(data), schema, pool).rows())
 
 
 @dataclass(frozen=True)
 class Part:
-    """What the trailer of a part says.
+    """The trailer of a part.
 
     Attributes:
-      digest: of its rows, as they are encoded.
+      digest: digest of its encoded rows.
     """
 
     writer: str
@@ -132,13 +132,13 @@ def digest_of(data: bytes) -> str:
 
 
 def trailer_of(part: Part) -> bytes:
-    """What is appended to a part when all of it is there and known to be good."""
+    """Returns the trailer of a complete, checked part."""
     text = json.dumps(part.__dict__).encode()
     return text + hashlib.blake2b(text, digest_size=_DIGEST_BYTES).digest() + _LENGTH.pack(len(text)) + _END
 
 
 def read_trailer(data: bytes, whole: int) -> Part | None:
-    """Of a part as it is on the disk; None where it is not complete.
+    """Reads the trailer of a part on the disk; None if the part is incomplete.
 
     Args:
       data: the last ``TRAILER_BYTES``, or all.
@@ -163,7 +163,7 @@ class PushedBatch:
     """A committed batch whose rows are not all in the source's log yet.
 
     Attributes:
-      after: rows of all batches before it.
+      after: count of the rows of all batches before it.
       parts: names and digests, in order.
     """
 
@@ -174,16 +174,16 @@ class PushedBatch:
 
     @property
     def upto(self) -> int:
-        """Rows of all batches up to this one."""
+        """Count of the rows of all batches up to and including this one."""
         return self.after + self.rows
 
 
 @dataclass(frozen=True)
 class LastPushed:
-    """The last batch of a writer, and the query that it is of.
+    """The last batch of a writer, and its query.
 
     Attributes:
-      earlier: last batches of queries that others took the place of: one of them may take its place again.
+      earlier: last batch of each replaced query; such a query may become the current one again.
     """
 
     query: str
@@ -191,7 +191,7 @@ class LastPushed:
     earlier: Mapping[str, int] = field(default_factory=dict)
 
     def of(self, query: str) -> int | None:
-        """The last batch of a query; None where there is none."""
+        """Returns the last batch of a query; None if it has none."""
         return self.batch if query == self.query else self.earlier.get(query)
 
     def followed_by(self, query: str, batch: int) -> LastPushed:
@@ -201,12 +201,12 @@ class LastPushed:
 
 @dataclass(frozen=True)
 class PushLedger:
-    """Which batches are committed.  Pure.
+    """Records the committed batches.  Pure.
 
     Attributes:
-      rows: of all of them.
-      pending: those that are needed, oldest first.
-      ended: writers that push no more (W6).
+      rows: count of the rows of all committed batches.
+      pending: batches that are still needed, oldest first.
+      ended: writers that have ended their stream (W6).
     """
 
     rows: int = 0
@@ -215,7 +215,7 @@ class PushLedger:
     ended: frozenset[str] = frozenset()
 
     def refuse(self, writer: str, query: str, batch: int, replaces: str) -> str:
-        """Why a batch cannot be the next one of its writer; "" where it can, or is there already."""
+        """The reason why a batch cannot be the next one of its writer; "" if it can, or is committed already."""
         known = self.writers.get(writer)
         if writer in self.ended and not self.has(writer, query, batch):
             behind = "before its first batch" if known is None else f"behind batch {known.batch} of query {known.query}"
@@ -238,7 +238,7 @@ class PushLedger:
         return ""
 
     def has(self, writer: str, query: str, batch: int) -> bool:
-        """Is it committed?"""
+        """Is this batch committed?"""
         known = self.writers.get(writer)
         last = None if known is None else known.of(query)
         return last is not None and batch <= last
@@ -246,25 +246,25 @@ class PushLedger:
     def committed(
         self, writer: str, query: str, batch: int, parts: Sequence[tuple[str, Part]], consumed: int
     ) -> PushLedger:
-        """The ledger with one more batch.
+        """Returns the ledger with one more batch.
 
         Args:
-          consumed: rows that are in the source's log; the batches of which all are need not be kept.
+          consumed: count of the rows in the source's log; batches that are entirely in it are dropped.
         """
         rows = sum(part.rows for _, part in parts)
         size = sum(part.bytes for _, part in parts)
         new = PushedBatch(self.rows, rows, size, tuple((name, part.digest) for name, part in parts))
-        pending = tuple(one for one in self.pending if one.upto > consumed) + ((new,) if rows else ())
+        pending = tuple(earlier for earlier in self.pending if earlier.upto > consumed) + ((new,) if rows else ())
         known = self.writers.get(writer)
         last = LastPushed(query, batch) if known is None else known.followed_by(query, batch)
         return replace(self, rows=self.rows + rows, writers={**self.writers, writer: last}, pending=pending)
 
     def without(self, consumed: int) -> PushLedger:
-        """Only what the source's log does not have."""
-        return replace(self, pending=tuple(one for one in self.pending if one.upto > consumed))
+        """Returns the ledger without batches that are entirely in the source's log."""
+        return replace(self, pending=tuple(batch for batch in self.pending if batch.upto > consumed))
 
     def fault(self, consumed: int) -> str:
-        """Why a log that has so many rows is not the one that goes with this ledger; "" where it is."""
+        """The reason why a log with so many rows does not belong to this ledger; "" if it does."""
         first = self.pending[0].after if self.pending else self.rows
         if consumed > self.rows:
             return f"the log has {consumed} pushed rows, and {self.rows} were committed: the ledger is an older copy"
@@ -276,8 +276,10 @@ class PushLedger:
         data = {
             "version": _VERSION,
             "rows": self.rows,
-            "writers": {name: [one.query, one.batch, dict(one.earlier)] for name, one in self.writers.items()},
-            "pending": [[one.after, one.rows, one.bytes, [list(p) for p in one.parts]] for one in self.pending],
+            "writers": {name: [last.query, last.batch, dict(last.earlier)] for name, last in self.writers.items()},
+            "pending": [
+                [batch.after, batch.rows, batch.bytes, [list(p) for p in batch.parts]] for batch in self.pending
+            ],
             "ended": sorted(self.ended),
         }
         text = json.dumps(data)
@@ -285,28 +287,28 @@ class PushLedger:
 
 
 def read_ledger(data: bytes) -> PushLedger:
-    """What :meth:`PushLedger.encode` made.  Raises LogCorrupt."""
+    """Decodes a ledger.  Raises LogCorrupt."""
     try:
         outer: Any = json.loads(data)
         text = outer["ledger"]
         if digest_of(text.encode()) != outer["digest"]:
             raise LogCorrupt("the checksum does not match")
-        found: Any = json.loads(text)
-        if found["version"] != _VERSION:
-            raise LogCorrupt(f"version {found['version']}; this release knows {_VERSION}")
+        ledger: Any = json.loads(text)
+        if ledger["version"] != _VERSION:
+            raise LogCorrupt(f"version {ledger['version']}; this release knows {_VERSION}")
         return PushLedger(
-            int(found["rows"]),
-            {name: _last_pushed(*one) for name, one in found["writers"].items()},
+            int(ledger["rows"]),
+            {name: _last_pushed(*entry) for name, entry in ledger["writers"].items()},
             tuple(
                 PushedBatch(int(after), int(rows), int(size), tuple((str(n), str(d)) for n, d in parts))
-                for after, rows, size, parts in found["pending"]
+                for after, rows, size, parts in ledger["pending"]
             ),
-            frozenset(str(writer) for writer in found.get("ended", ())),
+            frozenset(str(writer) for writer in ledger.get("ended", ())),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise LogCorrupt(f"no ledger of pushed batches: {error!r}") from None
 
 
 def _last_pushed(query: str, batch: int, earlier: Mapping[str, int] | None = None) -> LastPushed:
-    """As it was written, also by a version that did not keep earlier queries."""
+    """Decodes an entry, also of a version without earlier queries."""
     return LastPushed(str(query), int(batch), {str(q): int(b) for q, b in (earlier or {}).items()})

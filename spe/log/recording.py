@@ -1,9 +1,9 @@
-"""What a client's recording holds: per channel a folder of segments, a record per element, with its time of arrival.
+"""A client's recording: per channel a folder of segments, with a record per element and its time of arrival.
 
-Segments are those of ``spe.log``, without its marks: a client acknowledges what it has synced here, and a power failure
-takes no more than the end of a session.  A crash leaves a torn record at the end of a session, which readers pass over;
-the next session begins a segment of its own.  ``replicas.client.recorder`` writes it; the proof reads it, so this is on
-the lowest floor.
+Segments are those of ``spe.log``, without marks: a client acknowledges only synced elements, and a power failure
+destroys no more than the end of a session.  A crash may leave a torn record at the end of a session, which readers
+skip; the next session begins a new segment.  ``replicas.client.recorder`` writes recordings and the proof reads them,
+so this module is in the lowest package.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from spe.stream.strings import StringPool
 from spe.wire.codec import decode_standalone, encode_standalone
 
 _ARRIVED: Final = struct.Struct("<q")
-#: Bytes at the beginning of a body that say when it was received.
+#: Bytes at the beginning of a body that hold its time of receipt.
 RECEIVED_BYTES: Final = _ARRIVED.size
 
 
 class Recorded(NamedTuple):
-    """One element as it was received.
+    """An element and its time of receipt.
 
     Attributes:
       sequence: number of its record, from 1.
@@ -42,28 +42,28 @@ class Recorded(NamedTuple):
 
 
 def client_folder(name: str) -> PurePosixPath:
-    """Where a client's recording lies below the run's folder."""
+    """Returns the folder of a client's recording, relative to the run's folder."""
     return PurePosixPath("clients", name)
 
 
 def channel_folder(folder: PurePosixPath, channel: Channel) -> PurePosixPath:
-    """Where one channel lies below a client's folder."""
+    """Returns the folder of a channel below a client's folder."""
     return folder / f"{channel.stream}.{channel.partition}"
 
 
 def encode_recorded(arrived_us: int, element: Element, schema: Schema) -> bytes:
-    """The body of a record, with all the strings that the element uses."""
+    """Encodes the body of a record, with all the strings that the element uses."""
     return encode_standalone(element, schema, _ARRIVED.pack(arrived_us))
 
 
 def received_us(body: bytes) -> int:
-    """When a record was received, from the first RECEIVED_BYTES of its body, or more."""
-    (found,) = _ARRIVED.unpack_from(body)
-    return int(found)
+    """Reads the time of receipt from the first RECEIVED_BYTES of a body, or more."""
+    (arrived_us,) = _ARRIVED.unpack_from(body)
+    return int(arrived_us)
 
 
 def decode_recorded(record: Record, schema: Schema, pool: StringPool, folder: PurePosixPath) -> Recorded:
-    """What :func:`encode_recorded` made.  Raises LogCorrupt for what is no change of this schema."""
+    """Decodes a record of :func:`encode_recorded`.  Raises LogCorrupt if it is no change of this schema."""
     try:
         (arrived_us,) = _ARRIVED.unpack_from(record.body)
         element = decode_standalone(record.body[_ARRIVED.size :], schema, pool)
@@ -73,24 +73,24 @@ def decode_recorded(record: Record, schema: Schema, pool: StringPool, folder: Pu
 
 
 def scan_segment(storage: Storage, folder: PurePosixPath, segment: Segment) -> RecordScan:
-    """The records of a segment; none when its header was never whole."""
+    """Scans the records of a segment; none if its header was never whole."""
     data = storage.read(folder / segment.name)
     records = memoryview(b"" if header_fault(data, segment) else data)[HEADER_BYTES:]
     return RecordScan(records, Position(segment.first, segment.first, HEADER_BYTES))
 
 
 def read_segments(storage: Storage, folder: PurePosixPath) -> Iterator[Record]:
-    """The records of a folder, in order; also beside a live writer.
+    """Reads the records of a folder, in order; a writer may be active.
 
-    A session may end in a torn record; the next one begins with the number that it was to have.
+    A session may end in a torn record; the next session reuses its number.
 
-    It begins where the oldest segments were deleted (E4).
+    Deleted segments at the beginning are skipped (E4).
 
     Raises:
       LogCorrupt: damage anywhere but at the end of a session.
     """
-    kept, segments = kept_segments(storage, folder)
-    expected, reason = kept.first, ""
+    start, segments = kept_segments(storage, folder)
+    expected, reason = start.first, ""
     for segment in segments:
         if segment.first != expected:
             raise LogCorrupt(f"{folder / segment.name}: begins with record {segment.first}, not {expected}{reason}")
@@ -103,10 +103,10 @@ def read_segments(storage: Storage, folder: PurePosixPath) -> Iterator[Record]:
 def read_recorded(
     storage: Storage, folder: PurePosixPath, schema: Schema, pool: StringPool | None = None
 ) -> Iterator[Recorded]:
-    """The elements of one channel, in order of arrival; as :func:`read_segments`.
+    """Reads the elements of a channel in order of arrival, as :func:`read_segments` does.
 
     Args:
-      folder: of the channel (:func:`channel_folder`).
+      folder: the folder of the channel (:func:`channel_folder`).
 
     Raises:
       LogCorrupt: damage anywhere but at the end of a session.

@@ -15,8 +15,8 @@ from spe.runtime.env import Storage
 def live_segments(names: list[str]) -> list[Segment]:
     """The segments that make up the log, in order.
 
-    A newer writer begins at the sequence number that it takes over at; whatever an older one holds from there on is
-    stale, also when its removal was lost with the power.
+    A newer writer begins a segment at the sequence number at which it takes over; later records of an older writer are
+    stale, even if a power failure undid their removal.
     """
     live: list[Segment] = []
     for segment in sorted(s for s in map(Segment.parse, names) if s is not None):
@@ -29,32 +29,32 @@ def live_segments(names: list[str]) -> list[Segment]:
 
 
 def kept_segments(storage: Storage, folder: PurePosixPath) -> tuple[KeptLog, list[Segment]]:
-    """Where a log begins, and its live segments from there on; also while its writer deletes the oldest (E4).
+    """Returns the start of a log and its live segments; its writer may be deleting the oldest (E4).
 
     Raises:
-      LogCorrupt: the segment with which it begins is gone.
+      LogCorrupt: the first segment is gone.
     """
-    kept = read_kept(storage, folder)
+    start = read_kept(storage, folder)
     while True:
         segments = live_segments(storage.list(folder))
-        if kept == (kept := read_kept(storage, folder)):
+        if start == (start := read_kept(storage, folder)):
             break
-    segments = [s for s in segments if s.first >= kept.first]
-    if segments and segments[0].first != kept.first:
+    segments = [s for s in segments if s.first >= start.first]
+    if segments and segments[0].first != start.first:
         raise LogCorrupt(f"{folder}: the first segment is gone; the log begins with record {segments[0].first}")
-    return kept, segments
+    return start, segments
 
 
 class Recovery:
-    """One pass over a log.
+    """Reads a log once and checks it.
 
-    Damage at or before the mark is LogCorrupt.  What lies beyond was never acknowledged: it may be torn, in any order
-    of blocks, and ends at the first record that is not whole.
+    Damage at or before the mark is LogCorrupt.  Records beyond it were never acknowledged: they may be torn, with any
+    of their blocks missing, and end at the first record that is not whole.
 
     Attributes:
-      mark: the newest one; (0, 0) for a log that does not exist yet.
-      kept: where it begins.
-      segments: live ones, in order, from there on.
+      mark: the newest mark; (0, 0) for a log that does not exist yet.
+      kept: the start of the log.
+      segments: live segments from there on, in order.
       sizes: bytes of each segment that was read, by its first record.
       tail: after :meth:`acknowledged` is exhausted, the whole records beyond the mark.
     """
@@ -81,10 +81,10 @@ class Recovery:
         return LogCorrupt(f"{self._folder}: there are segments, but no readable synced mark (mark.0, mark.1)")
 
     def acknowledged(self, index: int) -> Iterator[Record]:
-        """The records of segment ``index`` up to the mark.  To be called for each index in turn.
+        """Reads the records of segment ``index`` up to the mark.  To be called for each index in turn.
 
         Raises:
-          LogCorrupt: one of them is damaged or missing; names segment and offset.
+          LogCorrupt: a record is damaged or missing; the error names segment and offset.
         """
         segment, mark = self.segments[index], self.mark.sequence
         last = self.segments[index + 1].first - 1 if index + 1 < len(self.segments) else None
@@ -114,10 +114,10 @@ class Recovery:
 
 
 def read_log(storage: Storage, folder: PurePosixPath) -> Iterator[Record]:
-    """What was acknowledged at the time of the call, in order; takes no lock, so also beside a live writer.
+    """Reads the records acknowledged at the time of the call, in order.  Takes no lock, so a writer may be active.
 
     Raises:
-      LogCorrupt: damage within that, naming segment and offset.
+      LogCorrupt: one of these is damaged or missing; the error names segment and offset.
     """
     recovery = Recovery(storage, folder)
     for index, segment in enumerate(recovery.segments):

@@ -1,4 +1,4 @@
-"""Rows that a source could not take, as its log and the sink of ``rejected`` have them (rule E8)."""
+"""Rejected rows of a source, as its log and the sink of ``rejected`` store them (rule E8)."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from spe.stream.names import Kind
 from spe.stream.schema import Schema
 from spe.stream.strings import StringDictionary
 
-#: What a sink gets of each, besides its number (``_id``) and the time at which it was read (``_time``).
+#: Columns of a rejected row in a sink, besides its number (``_id``) and the time at which it was read (``_time``).
 REJECTED: Final = Schema.of(position="string!", reason="string!", text="string!")
 
-#: Characters that are kept of a text; of all texts of one record, as it must fit into the log; and of the other parts.
+#: Limits in characters: one text, all texts of a record (it must fit into the log), and each other column.
 TEXT_MAX: Final = 8_000
 _TEXTS_MAX: Final = 2 << 20
 _PART_MAX: Final = 500
 
 
 class RejectedInput(NamedTuple):
-    """One row.
+    """A rejected row.
 
     Attributes:
       row: its number among all rows of the reader, from 0.
       read_us: wall time at which it was read.
-      position: where it is, as far as the reader knows: file and line, topic, partition and offset.
-      reason: what was wrong, and what was expected.
-      text: the row as it came.
+      position: its place as known to the reader: file and line, or topic, partition and offset.
+      reason: the mistake, and the expected form.
+      text: the row as received.
     """
 
     row: int
@@ -40,10 +40,10 @@ class RejectedInput(NamedTuple):
 
 
 def rejected_batch(rows: Sequence[RejectedInput], after: int) -> Batch:
-    """Rows, one at least, with the numbers that follow ``after``; texts are cut."""
+    """Makes a batch of one or more rows, with the numbers that follow ``after``; long texts are cut."""
     most = min(TEXT_MAX, _TEXTS_MAX // len(rows))
     texts = (
-        [row.position[-_PART_MAX:] for row in rows],  # the end of a path says more than its beginning
+        [row.position[-_PART_MAX:] for row in rows],  # the end of a path is more useful than its beginning
         [row.reason[:_PART_MAX] for row in rows],
         [row.text[:most] for row in rows],
     )
@@ -54,5 +54,5 @@ def rejected_batch(rows: Sequence[RejectedInput], after: int) -> Batch:
 
 
 def _unicode(text: str) -> str:
-    """Half a surrogate pair, which stands for a byte that is no UTF-8, becomes an escape that can be written."""
+    """Escapes lone surrogates, which stand for bytes that are no UTF-8, so that the text can be encoded."""
     return text.encode("utf-8", "backslashreplace").decode()

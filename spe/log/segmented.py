@@ -1,9 +1,8 @@
 """The writer of a log: opening with recovery, appending, group commit, reading back.
 
-Each writer begins a segment of its own.  One that is full is left at once, and counts as closed when all of it is
-synced and marked; those behind it are synced after it.  At open the whole
-records beyond the mark are appended anew: a sync that failed in an earlier life may have left them in the page cache
-only, where a later sync would pass them over.
+Each writer begins a new segment.  A full segment is left at once, and counts as closed when all of it is synced and
+marked; later segments are synced after it.  At open the whole records beyond the mark are appended again: after a
+failed sync of an earlier process they may be in the page cache only, and a later sync would skip them.
 """
 
 from __future__ import annotations
@@ -41,18 +40,18 @@ Visit = Callable[[Record], None]
 
 
 class SegmentedLog:
-    """The one writer of a log.  Made by :meth:`open`.
+    """The only writer of a log.  Made by :meth:`open`.
 
-    ``append`` writes to the file and returns at once; nothing counts until a ``sync`` that began later has returned.
-    After a write or a sync that failed the log is read-only for good: a refused sync is never tried again, since a
-    second one may report success for pages that the kernel has given up.
+    ``append`` writes to the file and returns at once; a record is acknowledged when a ``sync`` that began later has
+    returned.  After a torn write or a failed sync the log is read-only for good: a failed sync is never repeated,
+    since a second one may report success for pages that the kernel has dropped.
 
     Attributes:
       epoch: 1 for the first writer, one more for each later one.
       last_sequence: number of the last record appended.
       synced_sequence: number of the last record acknowledged.
-      fault: why the log is read-only; None while it can be written.
-      kept: where it begins.
+      fault: the reason why the log is read-only; None while it can be written.
+      kept: the start of the log.
     """
 
     def __init__(self, storage: Storage, folder: PurePosixPath, recovery: Recovery, segment_bytes: int) -> None:
@@ -67,7 +66,7 @@ class SegmentedLog:
         self._active: AppendFile | None = None
         #: The next record begins a segment, however small the active one is.
         self._leaves = False
-        #: Segments before the active one that are written no more, and not synced as a whole.
+        #: Segments before the active one that are complete, but not yet synced as a whole.
         self._left: list[tuple[Segment, AppendFile]] = []
         self._reading: tuple[Segment, AppendFile] | None = None
         self._syncing = False
@@ -82,11 +81,11 @@ class SegmentedLog:
         """Takes the lock, checks every record, cuts a torn tail and begins a new epoch.
 
         Args:
-          visit: called with each recovered record in order; a log may be far larger than memory, so none are kept.
+          visit: called with each recovered record in order, since a log may be far larger than memory.
 
         Raises:
           LogError: another process writes this log, or the disk refuses.
-          LogCorrupt: an acknowledged record is damaged or missing; names segment and offset.
+          LogCorrupt: an acknowledged record is damaged or missing; the error names segment and offset.
         """
         storage.lock(folder / "lock")
         recovery = Recovery(storage, folder)
@@ -116,15 +115,15 @@ class SegmentedLog:
                 self._storage.remove(self._folder / name)
 
     def append(self, *parts: bytes | memoryview) -> Position:
-        """Writes a record; returns where it begins.
+        """Writes a record; returns its position.
 
         Args:
-          parts: its body, one behind the other; views are of bytes.
+          parts: consecutive parts of its body; views are of bytes.
 
         Raises:
-          LogFull: the disk refused it.  The partial record is taken back, and it can be appended again later.
-          LogError: the log is read-only since an earlier failure, or since this one, of which a part could not be taken
-            back; or the record is larger than any may be.
+          LogFull: the disk refused it.  A partial record is removed, and the record can be appended again later.
+          LogError: the log is read-only because of an earlier failure, or of this one, whose partial record could not
+            be removed; or the record is too large.
         """
         if self.fault is not None:
             raise self.fault
@@ -152,7 +151,7 @@ class SegmentedLog:
         return (self._leaves or size >= self._segment_bytes) and not self._is_empty()
 
     def _is_empty(self) -> bool:
-        """The active segment has no record: the disk refused its first one."""
+        """Has the active segment no record, because the disk refused its first one?"""
         return self._segments[-1].first > self.last_sequence
 
     def _begin_segment(self, first: int) -> AppendFile:
@@ -166,12 +165,12 @@ class SegmentedLog:
         return file
 
     async def sync(self) -> int:
-        """Acknowledges what was appended before the call; returns the sequence number up to which.
+        """Acknowledges the records appended before the call; returns the last sequence number.
 
-        One call at a time; appending goes on meanwhile.
+        One call at a time; records may be appended during it.
 
         Raises:
-          LogFull: there was no room to write down what is synced; to be called again.
+          LogFull: there was no room for the mark; to be called again.
           LogError: the disk refused, or a newer writer took over.  Nothing more is acknowledged.
         """
         if self._syncing:
@@ -207,9 +206,9 @@ class SegmentedLog:
         return target
 
     def leave(self) -> None:
-        """The next record begins another segment; the one that is written is closed once all of it is synced.
+        """Ends the active segment; it is closed once all of it is synced.
 
-        Nothing happens where it has no record, or while one before it is not closed yet.
+        Nothing happens if it has no record, or if one before it is not closed yet.
         """
         if self._active is None or self._left or self.fault or self._is_empty():
             return
@@ -221,42 +220,42 @@ class SegmentedLog:
 
     @property
     def open_first(self) -> int | None:
-        """The first record behind the closed segments; None where the next one begins a segment."""
+        """The first record after the closed segments; None if the next record begins a segment."""
         return None if self._active is None else self._segments[len(self.closed())].first
 
     @property
     def nbytes(self) -> int:
-        """Of all segments."""
+        """Bytes of all segments."""
         left = sum(file.size() for _, file in self._left)
         return sum(size for _, size in self.closed()) + left + (0 if self._active is None else self._active.size())
 
     def closed(self) -> list[tuple[Segment, int]]:
-        """Segments that are synced and written no more, and their bytes, in order."""
+        """Segments that are complete and synced, and their bytes, in order."""
         segments = self._segments if self._active is None else self._segments[: -1 - len(self._left)]
-        return [(one, self._sizes[one.first]) for one in segments]
+        return [(segment, self._sizes[segment.first]) for segment in segments]
 
     def contents(self, segment: Segment) -> bytes:
-        """All bytes of a closed segment."""
+        """Reads all bytes of a closed segment."""
         return self._storage.read(self._folder / segment.name)
 
-    async def release(self, kept: KeptLog) -> None:
-        """Removes the segments before a record, behind which the log begins from now on (E4).
+    async def release(self, start: KeptLog) -> None:
+        """Removes the segments before a record, which becomes the start of the log (E4).
 
         Args:
-          kept: ``first`` is that of a segment; records before it are acknowledged.
+          start: the new start; its first record begins a segment, and all records before it are acknowledged.
 
         Raises:
           OSError: the disk refused.  Nothing has changed, or ``kept`` holds and files are left, for
             :meth:`remove_released` or the next time that the log is opened.
         """
-        if all(one.first != kept.first for one in self._segments):
-            raise ValueError(f"record {kept.first} begins no segment")
-        await write_kept(self._storage, self._folder, kept)
-        self.kept = kept
+        if all(segment.first != start.first for segment in self._segments):
+            raise ValueError(f"record {start.first} begins no segment")
+        await write_kept(self._storage, self._folder, start)
+        self.kept = start
         self.remove_released()
 
     def remove_released(self) -> None:
-        """Removes the files that a release left, if there are any.  Raises OSError."""
+        """Removes files that a failed release left, if there are any.  Raises OSError."""
         first = self.kept.first
         if self._reading is not None and self._reading[0].first < first:
             self._reading[1].close()
@@ -267,13 +266,13 @@ class SegmentedLog:
             del self._sizes[self._segments[0].first], self._segments[0]
 
     def read(self, position: Position, limit_bytes: int) -> tuple[list[Record], Position]:
-        """Acknowledged records from ``position`` on: about ``limit_bytes`` of them, at least one if there is one.
+        """Reads acknowledged records from ``position`` on: about ``limit_bytes`` of them, at least one if there is one.
 
         Returns:
-          the records, and the position to go on from.
+          the records, and the position after them.
 
         Raises:
-          LogCorrupt: a record has been damaged since it was written; never served.
+          LogCorrupt: a record has been damaged since it was written.
         """
         if position.sequence > self.synced_sequence:
             return [], position
@@ -294,7 +293,7 @@ class SegmentedLog:
         return records, Position(at.sequence + 1, segment.first, at.offset + RECORD_HEADER_BYTES + len(body))
 
     def _segment_of(self, sequence: int) -> tuple[Segment, int]:
-        """The segment that holds a record, and the last acknowledged record in it."""
+        """Returns the segment that holds a record, and the last acknowledged record in it."""
         index = bisect_right(self._segments, sequence, key=lambda s: s.first) - 1
         if index + 1 < len(self._segments):
             return self._segments[index], min(self.synced_sequence, self._segments[index + 1].first - 1)
@@ -310,7 +309,7 @@ class SegmentedLog:
         return self._reading[1]
 
     def close(self) -> None:
-        """Closes the files.  What was not synced is left to the operating system."""
+        """Closes the files.  Unsynced records are left to the operating system."""
         self._marks.close()
         for _, file in self._left:
             file.close()

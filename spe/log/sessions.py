@@ -1,4 +1,4 @@
-"""Events of a run that was continued, as those of one run.  Pure."""
+"""Joins the events of a continued run into those of one run.  Pure."""
 
 from __future__ import annotations
 
@@ -9,24 +9,26 @@ _GONE = ("process_killed", "process_lost", "process_stopped", "process_died", "p
 
 
 def joined(lines: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The supervisor's notes in which each pause is an outage: all processes were stopped, and no fault outlived it.
+    """Returns the supervisor's events with each pause as an outage: all processes stop, and all faults end.
 
     Args:
-      lines: of ``events.jsonl``; each start of a supervisor is an event ``run``.
+      lines: lines of ``events.jsonl``; each start of a supervisor is an event ``run``.
     """
-    found: list[Mapping[str, Any]] = []
+    events: list[Mapping[str, Any]] = []
     session = 0
     running: dict[str, None] = {}
     faults: dict[str, Mapping[str, Any]] = {}
     for line in lines:
         event = line["event"]
-        if event == "run" and found:
-            ended = [{**e, "event": "process_stopped"} if e["event"] == "process_ended" else e for e in found[session:]]
-            at_us = found[-1]["t"]
+        if event == "run" and events:
+            ended = [
+                {**e, "event": "process_stopped"} if e["event"] == "process_ended" else e for e in events[session:]
+            ]
+            at_us = events[-1]["t"]
             cut = [{"t": at_us, "event": "process_stopped", "process": process} for process in running]
             healed = [{**fault, "t": at_us, "event": "fault_ended"} for fault in faults.values()]
-            found[session:] = [*ended, *cut, *healed]
-            session = len(found)
+            events[session:] = [*ended, *cut, *healed]
+            session = len(events)
             running, faults = {}, {}
         elif event == "process_started":
             running[line["process"]] = None
@@ -37,5 +39,5 @@ def joined(lines: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
             faults.pop(key, None)
             if event == "fault_began":
                 faults[key] = line
-        found.append(line)
-    return found
+        events.append(line)
+    return events

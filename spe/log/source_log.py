@@ -1,7 +1,7 @@
-"""What a source's durable log holds: each record is a batch or a lease, with the state of the source after it.
+"""Records of a source's durable log: each is a batch or a lease, with the state of the source after it.
 
-The state makes a restart exact: ids, stamps and the reader go on where the last acknowledged record ended.  Ground
-truth and ``spe reference`` read the same records, so this is on the lowest floor.
+The state makes a restart exact: ids, stamps and the reader continue where the last acknowledged record ended.  Ground
+truth and ``spe reference`` read the same records, so this module is in the lowest package.
 """
 
 from __future__ import annotations
@@ -23,39 +23,39 @@ from spe.stream.strings import StringPool
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
 from spe.wire.codec import decode_standalone, encode_standalone, standalone_parts
 
-#: Version of the state, below 0, since a record of version 1 began with an id.
+#: Version of the state, negative, since a record of version 1 began with an id.
 _VERSION: Final = -2
 _HEAD: Final = struct.Struct("<9q")
 _HEAD_OF_1: Final = struct.Struct("<7q")
-#: Of a record with a cursor: behind the head its length, and the cursor.
+#: Version of a record with a cursor: after the head come the length of the cursor, and the cursor.
 _VERSION_WITH_CURSOR: Final = -3
-#: Of a record of a source with ``rejected``: behind the head how many rows were rejected so far; then the cursor, which
-#: may be empty, and the rejected rows, each behind its length.
+#: Version of a record of a source with ``rejected``: after the head come the number of rows rejected so far; then the
+#: cursor, which may be empty, and the rejected rows, each after its length.
 _VERSION_WITH_REJECTED: Final = -4
 _LENGTH: Final = struct.Struct("<I")
 _FIRST: Final = struct.Struct("<q")
 
-#: Rows from which on to copy the columns takes longer than to write each of them.
+#: Number of rows from which copying the columns is slower than writing each of them.
 _ROWS_OF_PARTS: Final = 1_000
-#: Longest cursor: every record of its source has one.
+#: Longest cursor: every record of its source contains one.
 CURSOR_BYTES_MAX: Final = 64 << 10
 
 
 class SourceState(NamedTuple):
-    """A source proxy after some record.
+    """State of a source proxy after a record.
 
     Attributes:
       last_id: id of the last tuple.
       max_event_us: largest raw event time so far.
-      lease_us: promise that was logged: no later tuple has a smaller ``time``.
+      lease_us: logged promise: no later tuple has a smaller ``time``.
       bound_us: largest boundary that the log implies here: from the tuples or the lease, at a boundary interval.
       consumed: rows taken from the reader, malformed and refused ones included.
       origin_us: event time at which the replay or the generator began.
-      begun_us: wall clock at which it did.
-      left_out: rows of ``consumed`` that became no tuple, for they were malformed or refused; None: a record of
-        version 1, which does not say.
-      cursor: what a reader with a position of its own needs to go on behind these rows (S9); empty: it has none.
-      rejected: rows of ``left_out`` that the log itself has, for a sink of their own (E8).
+      begun_us: wall time at which it began.
+      left_out: count of consumed rows that became no tuple, being malformed or refused; None: unknown, in a
+        record of version 1.
+      cursor: position from which the reader continues after these rows (S9); empty if it needs none.
+      rejected: count of left-out rows that the log stores, for the sink of rejected rows (E8).
     """
 
     last_id: int = 0
@@ -71,17 +71,17 @@ class SourceState(NamedTuple):
 
     @property
     def reached_us(self) -> int:
-        """No tuple up to here has a larger time; what a source promised in its end does not count."""
+        """Upper bound of the times of all tuples so far; the lease of an ended source does not count."""
         return self.max_event_us if self.lease_us >= END_OF_TIME else max(self.max_event_us, self.lease_us)
 
 
 def source_folder(stream: StreamId) -> PurePosixPath:
-    """Where a source's log lies below the storage root."""
+    """Returns the folder of a source's log, relative to the storage root."""
     return PurePosixPath("sources", stream)
 
 
 class _Layout(NamedTuple):
-    """Where in a record its parts are; the batch goes to the end."""
+    """Places of the parts of a record; the batch is last."""
 
     cursor: slice
     rejected: slice
@@ -91,11 +91,11 @@ class _Layout(NamedTuple):
 def encode_source_record(
     state: SourceState, batch: Batch | None, schema: Schema, rejected: Batch | None = None
 ) -> bytes:
-    """A batch, or (None) a lease alone.
+    """Encodes a record with a batch, or (None) with a lease alone.
 
     Args:
       state: with ``left_out``.
-      rejected: rows that were rejected before or among those of the batch, the last ones of ``state.rejected``.
+      rejected: rows rejected since the previous record, the last ones counted by ``state.rejected``.
     """
     head = _encode_head(state, rejected)
     return head if batch is None else encode_standalone(batch, schema, head)
@@ -104,7 +104,7 @@ def encode_source_record(
 def source_record_parts(
     state: SourceState, batch: Batch | None, schema: Schema, rejected: Batch | None = None
 ) -> list[bytes | memoryview]:
-    """The same, in parts that are not put together where the batch is large: they refer to its columns."""
+    """Encodes a record in parts; the parts of a large batch are views of its columns, not copies."""
     if batch is None or len(batch) < _ROWS_OF_PARTS:
         return [encode_source_record(state, batch, schema, rejected)]
     return [_encode_head(state, rejected), *standalone_parts(batch, schema)]
@@ -124,7 +124,7 @@ def _encode_head(state: SourceState, rejected: Batch | None) -> bytes:
 
 
 def _version(body: bytes) -> int:
-    """Below 0; of version 1 it is an id.  Raises LogCorrupt."""
+    """Returns the version, negative; 0 or more, an id, in version 1.  Raises LogCorrupt."""
     version = int(_FIRST.unpack_from(body)[0]) if len(body) >= _FIRST.size else 0
     if version < _VERSION_WITH_REJECTED or version == -1:
         raise LogCorrupt(f"a source record of version {-version}; this release knows up to {-_VERSION_WITH_REJECTED}")
@@ -138,7 +138,7 @@ def _need(body: bytes, size: int) -> None:
 
 
 def _layout(body: bytes, version: int) -> _Layout:
-    """Raises LogCorrupt."""
+    """Returns the places of the parts.  Raises LogCorrupt."""
     at = _HEAD.size if version < 0 else _HEAD_OF_1.size
     if version > _VERSION_WITH_CURSOR:
         return _Layout(slice(at, at), slice(at, at), at)
@@ -151,7 +151,7 @@ def _layout(body: bytes, version: int) -> _Layout:
 
 
 def _section(body: bytes, at: int) -> slice:
-    """Bytes behind their length.  Raises LogCorrupt."""
+    """Returns the place of bytes that follow their length.  Raises LogCorrupt."""
     begin = at + _LENGTH.size
     _need(body, begin)
     end = begin + int(_LENGTH.unpack_from(body, at)[0])
@@ -160,10 +160,10 @@ def _section(body: bytes, at: int) -> slice:
 
 
 def decode_source_state(body: bytes) -> SourceState:
-    """The state alone, without decoding the tuples.
+    """Decodes the state alone, without the tuples.
 
     Raises:
-      LogCorrupt: these bytes are no source record (another program's log).
+      LogCorrupt: the bytes are no source record (another program's log).
     """
     version = _version(body)
     if version >= 0:
@@ -178,19 +178,19 @@ def decode_source_state(body: bytes) -> SourceState:
 
 
 def decode_source_batch(body: bytes, schema: Schema, pool: StringPool) -> Batch | None:
-    """The tuples of a record; None for a lease.
+    """Decodes the tuples of a record; None for a lease.
 
     Raises:
-      LogCorrupt: these bytes hold something else.
+     LogCorrupt: the bytes hold other data.
     """
     return _batch(body[_layout(body, _version(body)).batch :], schema, pool)
 
 
 def decode_rejected(body: bytes, pool: StringPool) -> Batch | None:
-    """The rejected rows of a record (``spe.log.rejected_rows``); None: it has none.
+    """Decodes the rejected rows of a record (``spe.log.rejected_rows``); None if it has none.
 
     Raises:
-      LogCorrupt: these bytes hold something else.
+     LogCorrupt: the bytes hold other data.
     """
     return _batch(body[_layout(body, _version(body)).rejected], REJECTED, pool)
 
@@ -205,13 +205,13 @@ def _batch(data: bytes, schema: Schema, pool: StringPool) -> Batch | None:
 
 
 def check_record(before_id: int | None, state: SourceState, batch: Batch | None) -> None:
-    """Does a record continue the one before it, and does it account for every row of its reader?
+    """Checks that a record continues the one before it, and accounts for every row of its reader.
 
     Args:
-      before_id: id of the last tuple before it; None: not known.
+      before_id: id of the last tuple before it; None: unknown.
 
     Raises:
-      LogCorrupt: a record or a row is missing, or there is one too many.
+      LogCorrupt: a record or a row is missing or extra.
     """
     first = state.last_id if batch is None else batch.from_id
     if before_id is not None and first != before_id:
@@ -230,10 +230,10 @@ def check_record(before_id: int | None, state: SourceState, batch: Batch | None)
 def read_source_log(
     storage: Storage, folder: PurePosixPath, schema: Schema, pool: StringPool | None = None
 ) -> Iterator[Element]:
-    """The stable stream that a log implies: batches, each followed by the boundary that it allows.
+    """Reads the stable stream that a log implies: batches, each followed by the boundary that it allows.
 
     Raises:
-      LogCorrupt: the log is damaged; names segment and offset, or the record.
+      LogCorrupt: the log is damaged; the error names segment and offset, or the record.
       LogCut: its beginning was deleted.
     """
     need_whole(storage, folder)

@@ -73,9 +73,9 @@ def judge_recorded(
     premise = Premise(healed=complete, survivors=complete, quiet=False)
     lines = _lines(folder)
     heard = [
-        announcement.said
+        announced.announcement
         for name in directory.clients
-        for announcement in read_announced(DiskStorage(folder), announced_folder(client_folder(name)))
+        for announced in read_announced(DiskStorage(folder), announced_folder(client_folder(name)))
     ]
     return judge_history(
         recorded_history(plan, directory, folder),

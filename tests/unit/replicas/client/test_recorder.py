@@ -69,7 +69,7 @@ def test_announcements_survive_sessions_and_a_torn_end() -> None:
             last = [p for p in segments(storage) if p.parent == folder][-1]
             storage = storage.with_file(last, storage.read(last)[:-3])
     assert [one.arrived_us for one in read_announced(storage, folder)] == [1, 10, 2, 3, 30]
-    assert [one.said.waited_us for one in read_announced(storage, folder)] == [0, 1, 0, 0, 3]
+    assert [one.announcement.waited_us for one in read_announced(storage, folder)] == [0, 1, 0, 0, 3]
     first = next(p for p in segments(storage) if p.parent == folder)
     data = bytearray(storage.read(first))
     data[40] ^= 1
