@@ -207,7 +207,7 @@ class Hosting:
                 self.env.clock,
                 PurePosixPath("spill") / self.node,
                 self.plan.limits.spill_bytes,
-                told=self._spill_told,
+                report=self._spill_told,
                 room=self._spill_has_room,
             )
             await self.nursery.start(self.spill.run)

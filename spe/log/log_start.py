@@ -1,8 +1,8 @@
 """The start of a log whose oldest segments were deleted: a small record, in two files (rule E4).
 
 Order of writing: archive, both files, then the removal of segments.  So a record never releases a segment that is needed,
-and segments that a crash leaves before the start are removed when the log is next opened.  If one file is damaged,
-the other is used.
+and segments that a crash leaves before the start are removed when the log is opened.  If one file is damaged, the
+other is used.
 """
 
 from __future__ import annotations

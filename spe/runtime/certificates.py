@@ -17,11 +17,11 @@ from spe.errors import SpeError
 from spe.runtime.revocation_list import REVOKED
 from spe.runtime.tls import file_stem, holder_of, identity
 
-#: Clocks of machines differ: certificates are valid from a little earlier on.
+#: Clocks of machines differ: certificates are valid from this much earlier on.
 _EARLIER: Final = datetime.timedelta(hours=1)
-#: Times in certificates are whole seconds: what is made this much later is valid from after a revocation.
+#: Times in certificates are whole seconds: a certificate made this much later is not affected by a revocation.
 _AFTER_REVOKING: Final = datetime.timedelta(seconds=1)
-#: The CA is valid for longer than what it signs.
+#: Lifetime of the CA, as a multiple of that of the certificates that it signs.
 _CA_FACTOR: Final = 10
 
 
@@ -29,8 +29,8 @@ class Issued(NamedTuple):
     """A certificate in the folder.
 
     Attributes:
-      new: made just now.
-      renewed: in place of another.
+      new: made by this call.
+      renewed: made by this call in place of another.
     """
 
     name: str
@@ -43,15 +43,15 @@ class Issued(NamedTuple):
 def issue(
     folder: Path, cluster: str, names: Iterable[str], days: int, now: datetime.datetime, *, renew: bool = False
 ) -> list[Issued]:
-    """Certificates for all of ``names`` that have none yet; the CA is made where there is none.
+    """Issues certificates for all of ``names`` that have none yet, and makes the CA if there is none.
 
-    The CA is never replaced.  No certificate is valid for longer than it.
+    The CA is never replaced.  No certificate is valid for longer than the CA.
 
     Args:
-      renew: those that have one get a new one, with a new key.
+      renew: replace existing certificates by new ones, with new keys.
 
     Raises:
-      SpeError: the folder cannot be used, or holds a CA that has expired or is without its key.
+      SpeError: the folder cannot be used, or its CA has expired or lacks its key.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -59,25 +59,25 @@ def issue(
         ca, key = _authority(folder, cluster, days, now)
         if ca.not_valid_after_utc <= now:
             raise SpeError(f"{folder / 'ca.pem'} expired on {ca.not_valid_after_utc:%Y-%m-%d}; expected another CA")
-        found = [Issued("CA", folder / "ca.pem", ca.not_valid_after_utc, new)]
+        issued = [Issued("CA", folder / "ca.pem", ca.not_valid_after_utc, new)]
         for name in dict.fromkeys(holder_of(n) for n in names):
             path = folder / f"{file_stem(name)}.pem"
             if (there := path.exists()) and not renew:
                 old = x509.load_pem_x509_certificate(path.read_bytes())
-                found.append(Issued(name, path, old.not_valid_after_utc, False))
+                issued.append(Issued(name, path, old.not_valid_after_utc, False))
                 continue
             made = _sign(folder, cluster, name, ca, key, days, now)
-            found.append(Issued(name, path, made.not_valid_after_utc, True, there))
+            issued.append(Issued(name, path, made.not_valid_after_utc, True, there))
     except (OSError, ValueError, TypeError) as error:
         raise SpeError(f"{folder}: {error}") from error
-    return found
+    return issued
 
 
 def revoke(folder: Path, names: Iterable[str], now: datetime.datetime) -> datetime.datetime:
-    """Adds all certificates that these holders have so far to the list of revoked ones.
+    """Revokes all certificates that these holders have so far.
 
     Returns:
-      when a new one may be made; later than now where a clock was ahead when an old one was.
+      the time from which new certificates may be made; later than ``now`` if an old one was made by a fast clock.
 
     Raises:
       SpeError: a holder has no certificate in the folder, or the list cannot be written.
@@ -187,7 +187,7 @@ def _private(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _write(path: Path, data: bytes, mode: int) -> None:
-    """Replaces a file as a whole: whoever reads it meanwhile sees the old one or the new one."""
+    """Replaces a file as a whole: readers see the old content or the new one."""
     aside = path.with_name(f".{path.name}.new")
     aside.unlink(missing_ok=True)
     with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:

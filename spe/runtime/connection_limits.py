@@ -1,8 +1,8 @@
-"""Limits of a listener: how many connections, how many of unknown peers, and how long a peer may stay unknown.
+"""Limits of a listener: connections, connections of unknown peers, and the time until a peer must be known.
 
-An unknown peer has some seconds to say hello.  When there are too many, one is dropped: the oldest of the host that has
-most of them.  A peer says hello within milliseconds, so a flood of slow strangers cannot keep it out, and one from
-another host does not even touch it.
+An unknown peer has some seconds to send its hello.  When there are too many, the oldest one of the host with the most
+of them is dropped.  A peer sends its hello within milliseconds, so a flood of slow strangers cannot keep it out, and a
+flood from another host does not affect it at all.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import trio
 from spe.runtime.env import Trace
 from spe.runtime.rate_limited_trace import RateLimitedTrace
 
-#: Longest time until a connection is known: a handshake where there is one, and the hello.
+#: Longest time until the peer of a connection is known: the handshake, if there is one, and the hello.
 HELLO_S: Final = 2.0
-#: Connections that have not said who they are.
+#: Most connections of unknown peers.
 STRANGERS_MAX: Final = 64
-#: Connections in all; how many a peer may have is for those to say who know who it is.
+#: Most connections in all; the handler limits the connections of each known peer.
 CONNECTIONS_MAX: Final = 1024
 
 
 class Visit:
-    """One connection's stay."""
+    """An accepted connection, as the limits count it."""
 
     def __init__(self, limits: ConnectionLimits, host: str, deadline: float) -> None:
         self.host = host
@@ -33,7 +33,7 @@ class Visit:
         self._limits = limits
 
     def known(self) -> None:
-        """Ends the limits for unknown peers: this one has said who it is."""
+        """Ends the limits for unknown peers: this peer is known now."""
         self._limits.known(self)
 
 
@@ -41,9 +41,9 @@ class ConnectionLimits:
     """Counts the connections of one listener, and drops those above its limits.
 
     Args:
-      hello_s: longest time that a stranger may take to become known.
+      hello_s: longest time until an unknown peer must be known.
       strangers_max, connections_max: bounds on connections.
-      trace: told of connections that ended badly.
+      trace: gets an event for each connection that fails.
     """
 
     def __init__(self, hello_s: float, strangers_max: int, connections_max: int, trace: Trace | None) -> None:
@@ -59,7 +59,7 @@ class ConnectionLimits:
         return Visit(self, host, trio.current_time() + self._hello_s)
 
     async def attend(self, visit: Visit, handle: Callable[[], Awaitable[None]]) -> None:
-        """Runs a connection's handler, while it may stay."""
+        """Runs a connection's handler until the connection ends or is dropped."""
         self._count += 1
         try:
             if self._count > self._connections_max:
@@ -77,7 +77,7 @@ class ConnectionLimits:
     def known(self, visit: Visit) -> None:
         if visit in self._strangers:
             del self._strangers[visit]
-            self._strangers_of -= Counter((visit.host,))  # also forgets hosts that have none left
+            self._strangers_of -= Counter((visit.host,))  # also drops hosts that have none left
             visit.scope.deadline = float("inf")
 
     def tell(self, name: str, **fields: Any) -> None:

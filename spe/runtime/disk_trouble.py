@@ -1,4 +1,4 @@
-"""Reports that a disk is full, at a low rate, for as long as it lasts."""
+"""Reports a full disk, at a low rate, for as long as it is full."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from spe.runtime.log_line import Level, say
 #: Time between two attempts to write.
 DISK_RETRY_US: Final = 200_000
 #: Time between two messages.
-_SAID_US: Final = 60_000_000
+_REPORT_US: Final = 60_000_000
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def is_full(error: BaseException) -> bool:
-    """Will there be room later?  Any other error of a disk is for good."""
+    """Is the disk full, so that there may be room later?  Other errors of a disk are permanent."""
     return isinstance(error, LogFull) or (isinstance(error, OSError) and error.errno in _FULL)
 
 
 def sync_failed(error: OSError, path: Path) -> OSError:
-    """What a failed sync is from the first time on: for good, whatever the disk said.
+    """Returns the error of a failed sync: permanent, whatever the cause.
 
-    The kernel tells of data that it could not write only once, even where it was for want of room.
+    The kernel reports data that it could not write only once, even if the disk was full.
     """
-    return OSError(errno.EIO, f"a sync failed ({error.strerror}), so nobody knows what is on the disk", str(path))
+    return OSError(errno.EIO, f"a sync failed ({error.strerror}), so the contents of the disk are unknown", str(path))
 
 
 class Trouble:
-    """What one writer has met, and meets again until it is over.
+    """A lasting failure of one writer.
 
     Args:
-      who: writes, for the messages.
+      who: name of the writer, for messages.
     """
 
-    #: Names of the events in the trace, and what is said after what happened, and when it is over.
+    #: Names of the events in the trace; the end of the first message; and the last message.
     BEGINS: ClassVar[str]
     ENDS: ClassVar[str]
     HOPE: ClassVar[str]
@@ -47,36 +47,36 @@ class Trouble:
     def __init__(self, env: Env, who: str) -> None:
         self._env = env
         self._who = who
-        #: What happened last; "" while all is well.
+        #: The last error; "" while there is no failure.
         self.why = ""
-        #: When it was reported last, also an earlier trouble: what begins and ends again and again is reported seldom.
-        self._said_us: int | None = None
-        #: It was said of this time.
-        self._said = False
+        #: Time of the last message, also of an earlier failure: failures that come and go are reported seldom.
+        self._reported_us: int | None = None
+        #: Has the current failure been reported?
+        self._is_reported = False
 
     def met(self, error: BaseException) -> None:
-        """Something could not be done now."""
+        """Handles a failed attempt."""
         now = self._env.clock.monotonic_us()
         if not self.why:
             self._env.trace.event(self.BEGINS, who=self._who, why=str(error))
         self.why = str(error) or type(error).__name__
-        if self._said_us is None or now - self._said_us >= _SAID_US:
-            self._said_us, self._said = now, True
+        if self._reported_us is None or now - self._reported_us >= _REPORT_US:
+            self._reported_us, self._is_reported = now, True
             say(f"{self._who}: {error}; {self.HOPE}", self.LEVEL, event=self.BEGINS)
 
     def over(self) -> None:
-        """It could be done."""
+        """Handles a successful attempt."""
         if not self.why:
             return
         self.why = ""
         self._env.trace.event(self.ENDS, who=self._who)
-        if self._said:
-            self._said = False
+        if self._is_reported:
+            self._is_reported = False
             say(f"{self._who}: {self.OVER}", event=self.ENDS)
 
 
 class DiskTrouble(Trouble):
-    """A disk is full."""
+    """A full disk."""
 
     BEGINS = "disk_full"
     ENDS = "disk_has_room"

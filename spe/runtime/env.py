@@ -1,4 +1,4 @@
-"""The seams that simulation replaces: clock, network, storage, compute, randomness, trace.
+"""Interfaces that the simulation replaces: clock, network, storage, compute, randomness, trace.
 
 A shell gets one :class:`Env` and reaches the outside world through it and through trio's deadlines only.  Production
 implementations are in ``spe.runtime.network`` and ``spe.runtime.storage``; a simulator brings its own.
@@ -18,10 +18,10 @@ T = TypeVar("T")
 
 
 class Clock(Protocol):
-    """Two clocks: one for deadlines, one for people; and two that measure what computing takes (rule L1)."""
+    """Two clocks, for deadlines and for wall time, and two that measure computing time (rule L1)."""
 
     def monotonic_us(self) -> int:
-        """Microseconds on the clock that deadlines are on (trio's); never goes back."""
+        """Microseconds on the clock of deadlines (trio's); never goes back."""
         ...
 
     def wall_us(self) -> int:
@@ -29,7 +29,7 @@ class Clock(Protocol):
         ...
 
     def step_ns(self) -> int:
-        """Nanoseconds; its differences are how long steps took that wait for nothing.  Cheap."""
+        """Nanoseconds; differences give the duration of steps that do not wait.  Cheap."""
         ...
 
     def cpu_ns(self) -> int:
@@ -37,7 +37,7 @@ class Clock(Protocol):
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """As ``trio.sleep``."""
+        """Sleeps as ``trio.sleep``."""
         ...
 
     async def wait(self, signal: Awaited, token: int, seconds: float) -> None:
@@ -46,7 +46,7 @@ class Clock(Protocol):
 
 
 class Awaited(Protocol):
-    """A signal (replicas.link.signal), as far as a clock needs to know it."""
+    """A signal (replicas.link.signal), as a clock uses it."""
 
     def token(self) -> int: ...
 
@@ -59,7 +59,7 @@ class Network(Protocol):
     """Byte streams between addresses ``host:port``."""
 
     async def connect(self, address: str, seconds: float) -> trio.abc.Stream:
-        """Opens a stream.  Raises LinkBroken when it is refused, or takes longer than ``seconds``."""
+        """Opens a stream.  Raises LinkBroken if it is refused, or takes longer than ``seconds``."""
         ...
 
     async def serve(
@@ -69,9 +69,9 @@ class Network(Protocol):
         *,
         task_status: trio.TaskStatus[str],
     ) -> None:
-        """Accepts until cancelled; one task per connection.  ``task_status`` gets the bound address.
+        """Accepts connections until cancelled; one task per connection.  ``task_status`` gets the bound address.
 
-        Raises PortInUse (a SpeError) naming the address when it is taken.
+        Raises PortInUse (a SpeError) naming the address if it is in use.
         """
         ...
 
@@ -80,11 +80,11 @@ class AppendFile(Protocol):
     """A file that is appended to, synced, and read at any offset."""
 
     def append(self, *parts: bytes | memoryview) -> None:
-        """One behind the other; views are of bytes.  Raises OSError; the file may then hold a part of them."""
+        """Appends the parts in order; views are of bytes.  Raises OSError; the file may then hold some of the bytes."""
         ...
 
     async def sync(self) -> None:
-        """Everything appended is on disk when this returns.  Raises OSError, after which the file is unusable."""
+        """Writes everything appended to the disk.  Raises OSError, after which the file is unusable."""
         ...
 
     def read(self, offset: int, length: int) -> bytes: ...
@@ -106,11 +106,11 @@ class Storage(Protocol):
     def exists(self, path: PurePosixPath) -> bool: ...
 
     def list(self, folder: PurePosixPath) -> list[str]:
-        """Names in a folder, sorted; empty when the folder does not exist."""
+        """Names in a folder, sorted; empty if the folder does not exist."""
         ...
 
     async def write_atomic(self, path: PurePosixPath, data: bytes | bytearray | memoryview) -> None:
-        """Replaces a file as a whole: write aside, sync, rename, sync the folder."""
+        """Replaces a file as a whole: writes a temporary file, syncs, renames, syncs the folder."""
         ...
 
     def read(self, path: PurePosixPath) -> bytes: ...
@@ -122,34 +122,34 @@ class Storage(Protocol):
         ...
 
     def unlock(self, path: PurePosixPath) -> None:
-        """Gives back a lock that was taken here."""
+        """Releases a lock taken by :meth:`lock`."""
         ...
 
 
 class Compute(Protocol):
-    """Where long computations go."""
+    """Runs long computations."""
 
     async def run(self, function: Callable[[], T]) -> T:
         """Runs ``function`` off the event loop (a thread in production, virtual time in simulation)."""
         ...
 
     async def turn(self) -> None:
-        """Between two slices of work on the loop: lets others go first (in simulation the slice takes its time)."""
+        """Yields between two slices of work on the loop (in simulation the slice takes its time)."""
         ...
 
 
 class Trace(Protocol):
-    """The story of a run: one event per decision, never per tuple."""
+    """Receives the events of a run: one per decision, never per tuple."""
 
     def event(self, name: str, /, **fields: Any) -> None: ...
 
 
 @dataclass(frozen=True)
 class Env:
-    """Everything that a shell may touch.
+    """The outside world of a shell.
 
     Attributes:
-      history: takes the events that the checkers judge a run by (consistency.checking.history); None: nobody does.
+      history: takes the events from which checkers judge a run (consistency.checking.history); None: not recorded.
       validates: replicas check their whole state after each step (docs/internals/rules.md, invariants).
     """
 

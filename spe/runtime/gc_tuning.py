@@ -1,7 +1,8 @@
-"""How often Python looks for cycles of objects.
+"""Thresholds of Python's cycle collector.
 
-Its own 700 objects between two looks are one read of small frames: the collector then walks everything that waits in
-the SUnion, over and over, and finds nothing, for there are no cycles.  Of a simulated run it would take an eighth.
+One read of small frames makes more than the default of 700 objects between two collections: the collector would walk
+all tuples waiting in the SUnion again and again, and find nothing, since there are no cycles.  It would take an eighth
+of a simulated run.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-#: Objects made since the last collection that start the next one, and how many of those start a deeper one.
+#: Number of new objects that starts a collection, and numbers of collections that start one of the next generation.
 THRESHOLDS: Final = (50_000, 20, 50)
 
 
 @contextmanager
 def seldom() -> Iterator[None]:
-    """Makes the collector run seldom in the block, and as before after it."""
+    """Makes the collector run seldom within the block."""
     before = gc.get_threshold()
     gc.set_threshold(*THRESHOLDS)
     try:

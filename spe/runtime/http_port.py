@@ -1,9 +1,8 @@
-"""A small HTTP server for figures that a process makes: GET and HEAD of a few paths, one request per connection.
+"""A small HTTP server for a process's figures: GET and HEAD of a few paths, one request per connection.
 
-Nothing that connects here may take much from the data path.  Connections are accepted at a limited rate, stay for a
-limited time, and are few; the oldest makes room for the newest.  A page is made at most ``1 / FRESH_S`` times per
-second, however often it is asked for.  What a hostile client can take is so bounded by ``ACCEPTED_PER_SECOND`` short
-requests per second.
+Its clients must not slow the data path down.  Connections are accepted at a limited rate, last a limited time, and are
+few; the oldest is closed for the newest.  A page is made at most ``1 / FRESH_S`` times per second, however often it is
+requested.  So a hostile client costs at most ``ACCEPTED_PER_SECOND`` short requests per second.
 """
 
 from __future__ import annotations
@@ -18,20 +17,19 @@ import trio
 from spe.errors import PortInUse
 from spe.runtime.network import parse_address
 
-#: Connections that are accepted per second, after a burst; others wait in the kernel, which refuses them when it has
-#: BACKLOG.
+#: Connections accepted per second after a burst; others wait in the kernel, which refuses them beyond BACKLOG.
 ACCEPTED_PER_SECOND: Final = 50
 BURST: Final = 10
 BACKLOG: Final = 64
 #: Connections at the same time.
 CONNECTIONS_MAX: Final = 16
-#: Longest time that a connection may last.
+#: Longest duration of a connection.
 REQUEST_S: Final = 5.0
 #: Longest request line with all headers.
 REQUEST_BYTES: Final = 8 << 10
-#: A page that was made so long ago is not made again.
+#: Age up to which a page is served again.
 FRESH_S: Final = 0.5
-#: What is read of a client that sends too much, before the answer is given up.
+#: Bytes read from a client that sends too much before the connection is closed.
 _DRAIN_BYTES: Final = 64 << 10
 
 _REASONS: Final = {
@@ -46,7 +44,7 @@ _REASONS: Final = {
 }
 #: Names of this machine for itself.
 HERE: Final = frozenset({"127.0.0.1", "localhost", "::1"})
-#: The header, without a port.
+#: The Host header, without a port.
 _HOST: Final = re.compile(rb"^host:[ \t]*(\[[^\]\s]*\]|[^:\s]*)", re.IGNORECASE | re.MULTILINE)
 _TEXT: Final = "text/plain; charset=utf-8"
 
@@ -60,7 +58,7 @@ class Page(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Kept:
+class _CachedPage:
     page: Page
     made_at: float
 
@@ -69,17 +67,17 @@ class HttpPort:
     """Serves pages.
 
     Args:
-      pages: what makes each, by path.  It must be quick, for it runs between two steps of the data path.
+      pages: function that makes each page, by path.  It must be quick: it runs between two steps of the data path.
     """
 
     def __init__(self, pages: Mapping[str, Callable[[], Page]]) -> None:
         self._pages = pages
-        #: Names by which a loopback address may be asked for, against web pages that lead their names here.
+        #: Allowed Host headers of a loopback address, against DNS rebinding by web pages.
         self._hosts: frozenset[str] | None = None
-        self._kept: dict[str, _Kept] = {}
+        self._cache: dict[str, _CachedPage] = {}
         #: In order of arrival.
         self._connections: dict[trio.CancelScope, None] = {}
-        #: How many connections were accepted, and how many of them had to make room.
+        #: Counts of accepted connections, and of those closed to make room.
         self.accepted = self.dropped = 0
 
     async def serve(self, address: str, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED) -> None:
@@ -104,7 +102,7 @@ class HttpPort:
         while True:
             try:
                 stream = await listener.accept()
-            except OSError:  # no descriptor left; the next one waits
+            except OSError:  # no descriptor left: the next connection waits
                 await trio.sleep(interval_s)
                 continue
             self.accepted += 1
@@ -124,7 +122,7 @@ class HttpPort:
             with scope:
                 await self._answer(stream)
         except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
-            pass  # gone
+            pass  # the client is gone
         finally:
             self._connections.pop(scope, None)
             await trio.aclose_forcefully(stream)
@@ -160,14 +158,14 @@ class HttpPort:
         if make is None:
             return Page(f"no such page; expected one of {', '.join(self._pages)}\n", 404)
         now = trio.current_time()
-        kept = self._kept.get(path)
-        if kept is None or now - kept.made_at >= FRESH_S:
+        cached = self._cache.get(path)
+        if cached is None or now - cached.made_at >= FRESH_S:
             try:
                 page = make()
-            except Exception as error:  # whatever it is, it must not reach the data path
+            except Exception as error:  # no error may reach the data path
                 page = Page(f"{type(error).__name__}: {error}\n", 500)
-            kept = self._kept[path] = _Kept(page, now)
-        return kept.page
+            cached = self._cache[path] = _CachedPage(page, now)
+        return cached.page
 
     async def _send(self, stream: trio.SocketStream, page: Page, *, head: bool = False) -> None:
         body = page.body.encode("utf-8", "replace")
@@ -185,7 +183,7 @@ class HttpPort:
         await stream.send_eof()
 
     async def _drain(self, stream: trio.SocketStream) -> None:
-        """Takes some of what a client still sends: closing before would take the answer from it."""
+        """Reads the rest of the request; closing earlier would discard the answer."""
         taken = 0
         while taken < _DRAIN_BYTES and (data := await stream.receive_some(REQUEST_BYTES)):
             taken += len(data)

@@ -1,10 +1,9 @@
-"""What a process tells the people who run it: lines on standard error, as text or as JSON.
+"""Log lines of a process, on standard error, as text or as JSON.
 
     2026-11-23T09:12:04.512Z warning n2: cannot reach n1: the token does not match
     {"time": "2026-11-23T09:12:04.512Z", "level": "warning", "process": "n2", "event": "unreachable", …}
 
-A command that somebody waits for, and a test, print the text alone: :func:`configure_log` is for the processes of a
-cluster.
+Interactive commands and tests print the text alone: :func:`configure_log` is for the processes of a cluster.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Final
 
-#: Characters of a field.
+#: Most characters of a field.
 _FIELD_MAX: Final = 500
 
 
 class Level(enum.IntEnum):
-    """How much a line matters."""
+    """Severity of a line."""
 
     DEBUG = 10  # every event of the trace
-    INFO = 20  # what a process does
-    WARNING = 30  # something is wrong outside, or may become so
-    ERROR = 40  # something does not work any more, and needs somebody
+    INFO = 20  # an activity of the process
+    WARNING = 30  # a failure outside the process, or a possible one
+    ERROR = 40  # a function has failed, and needs an operator
 
     @property
     def word(self) -> str:
@@ -38,7 +37,7 @@ class Level(enum.IntEnum):
 
 
 class LogFormat(enum.StrEnum):
-    """How lines look."""
+    """Format of lines."""
 
     TEXT = "text"
     JSON = "json"
@@ -46,11 +45,11 @@ class LogFormat(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class _Log:
-    """How this process logs.
+    """Log settings of this process.
 
     Attributes:
       wall_us: microseconds since 1970.
-      bound: what every line is about: ``process``, and ``node``, ``source`` or ``client`` for the same by its kind.
+      bound: fields of every line: ``process``, and the same name as ``node``, ``source`` or ``client``.
     """
 
     format: LogFormat
@@ -59,7 +58,7 @@ class _Log:
     bound: Mapping[str, str]
 
 
-#: None: lines are their text.
+#: None: lines consist of their text alone.
 _log: _Log | None = None
 
 
@@ -71,13 +70,13 @@ def configure_log(
     level: Level = Level.INFO,
     **bound: str,
 ) -> None:
-    """From now on each line has the time, its level, and the process.
+    """Puts time, level and process before each line from now on.
 
-    As JSON the traceback of an error that nobody has caught is a line as well.
+    With JSON, the traceback of an uncaught error is a line as well.
 
     Args:
-      process: its name.
-      level: lines of lower ones are left out.
+      process: name of the process.
+      level: lines of lower levels are dropped.
       bound: further fields of every line.
     """
     global _log
@@ -89,32 +88,32 @@ def configure_log(
 
 
 def is_logged(level: Level) -> bool:
-    """Would a line of this level be written?"""
+    """Are lines of this level written?"""
     return level >= (Level.INFO if _log is None else _log.level)
 
 
 def is_configured() -> bool:
-    """Is this the process of a cluster?"""
+    """Is this a process of a cluster?"""
     return _log is not None
 
 
 def log_time(wall_us: int) -> str:
-    """As before a line of a log: UTC, milliseconds."""
+    """Formats a time as in log lines: UTC, milliseconds."""
     moment = datetime.fromtimestamp(wall_us / 1e6, UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def say(text: str, level: Level = Level.INFO, **fields: Any) -> None:
-    """A line on standard error.  Where that fails, for its disk is full or its reader gone, we go on: what
-    is said is often that a disk is full.
+    """Writes a line to standard error.  Ignores failures, such as a full disk or a closed pipe: the line itself
+    often reports a full disk.
 
     Args:
-      fields: what it is about, for programs: they are in JSON only, and the text says them as well.  Of ``replica`` and
-        ``channel`` come ``unit``, ``partition`` and ``stream``.
+      fields: subject of the line, for programs; in JSON only, and repeated by the text.  ``replica`` and
+        ``channel`` also give ``unit``, ``partition`` and ``stream``.
     """
     if is_logged(level):
         line = text if _log is None else _line(_log, text, level, fields)
-        with suppress(OSError, ValueError):  # ValueError: it is closed
+        with suppress(OSError, ValueError):  # ValueError: standard error is closed
             print(line, file=sys.stderr, flush=True)
 
 
@@ -123,19 +122,19 @@ def _line(log: _Log, text: str, level: Level, fields: Mapping[str, Any]) -> str:
     text = text.removeprefix(f"{process}: ")
     if log.format is LogFormat.TEXT:
         return f"{at} {level.word} {process}: {text}"
-    said = {"time": at, "level": level.word, "message": text, **log.bound, **_parts(fields)}
-    return json.dumps({key: _plain(value) for key, value in said.items()})
+    line = {"time": at, "level": level.word, "message": text, **log.bound, **_parts(fields)}
+    return json.dumps({key: _plain(value) for key, value in line.items()})
 
 
 def _parts(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The fields, and what the names of replicas and channels consist of."""
-    found = dict(fields)
+    """The fields, and the parts of the names of replicas and channels."""
+    parts = dict(fields)
     for name in ("replica", "channel"):
         partition, _, _ = str(fields.get(name, "")).partition("@")
-        of, slash, number = partition.rpartition("/")
+        owner, slash, number = partition.rpartition("/")
         if slash and number.isdecimal():
-            found |= {"unit" if name == "replica" else "stream": of, "partition": int(number)}
-    return found
+            parts |= {"unit" if name == "replica" else "stream": owner, "partition": int(number)}
+    return parts
 
 
 def _plain(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What a process logs for people: of all that it traces what they ask about first, as lines on standard error."""
+"""Log lines from the trace of a process: the events that operators need first, on standard error."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ LINES: Final[Mapping[str, str]] = MappingProxyType(
         "evicted": "{replica} waits no more for {consumers}, whose output buffer is full",
     }
 )
-#: Lines that matter more than INFO.
+#: Levels of lines above INFO.
 LEVELS: Final[Mapping[str, Level]] = MappingProxyType(
     {
         "peer_lost": Level.WARNING,
@@ -64,23 +64,23 @@ LEVELS: Final[Mapping[str, Level]] = MappingProxyType(
         "evicted": Level.WARNING,
     }
 )
-#: The same line is repeated after this at the earliest.
+#: Shortest time until the same line is repeated.
 REPEAT_US: Final = 60 * SECOND
-#: Lines of one kind of event within WINDOW_US; how many more there were is said with the next.
+#: Most lines of one kind of event within WINDOW_US; the next line gives the number of dropped ones.
 LINES_MAX: Final = 100
 WINDOW_US: Final = 10 * SECOND
-#: Fields that every line has: what an event calls so gets another name.
+#: Fields of every line: fields of an event with these names are renamed.
 _TAKEN: Final = frozenset({"text", "level", "time", "message", "process", "node", "source", "client", "event"})
-#: Characters of a line.
+#: Most characters of a line.
 _LINE_MAX: Final = 500
-#: Texts whose last time is remembered: strangers choose what some of them say.
+#: Most texts whose last time is stored: unknown peers choose some of the texts.
 _TEXTS_MAX: Final = 1000
-#: Events that are logged each time, since a state may come back soon.
+#: Events that are logged each time, since a state may recur soon.
 _ALWAYS: Final = frozenset({"state", "installed", "switched", "peer_lost", "peer_reached"})
 
 
 class LoggedTrace:
-    """Passes every event on, and says some.
+    """Passes every event on, and logs some.
 
     Args:
       wall_us: microseconds since 1970.
@@ -90,8 +90,8 @@ class LoggedTrace:
         self._inner = inner
         self._wall_us = wall_us
         self._limit = RateLimit(LINES_MAX, WINDOW_US)
-        #: When a text was said last; the oldest first.
-        self._said: dict[str, int] = {}
+        #: Time at which each text was last logged; the oldest first.
+        self._logged: dict[str, int] = {}
 
     def event(self, name: str, /, **fields: Any) -> None:
         self._inner.event(name, **fields)
@@ -105,13 +105,13 @@ class LoggedTrace:
     def _tell(self, name: str, text: str, level: Level, fields: Mapping[str, Any]) -> None:
         now = self._wall_us()
         if name not in _ALWAYS and level > Level.DEBUG:
-            last = self._said.get(text)
+            last = self._logged.get(text)
             if last is not None and 0 <= now - last < REPEAT_US:
                 return
-            self._said.pop(text, None)
-            self._said[text] = now
-            if len(self._said) > _TEXTS_MAX:
-                del self._said[next(iter(self._said))]
+            self._logged.pop(text, None)
+            self._logged[text] = now
+            if len(self._logged) > _TEXTS_MAX:
+                del self._logged[next(iter(self._logged))]
         left_out = self._limit.passes(name, now)
         if left_out is None:
             return
@@ -121,13 +121,13 @@ class LoggedTrace:
 
 
 def _printable(text: str) -> str:
-    """The text without control characters, and cut: peers that are not known choose some of it."""
+    """The text without control characters, and cut: unknown peers choose parts of it."""
     cut = text if len(text) <= _LINE_MAX else text[:_LINE_MAX] + " …"
     return "".join([c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut])
 
 
 class ListenerLog(logging.Handler):
-    """Takes what trio logs, with a traceback, each time that a connection cannot be accepted: descriptors run out."""
+    """Traces connections that cannot be accepted, for lack of descriptors, in place of trio's log with tracebacks."""
 
     def __init__(self, trace: Trace) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ class ListenerLog(logging.Handler):
         self._trace.event("accept_failed", why=record.getMessage() if error is None else str(error))
 
     def install(self) -> None:
-        """Nothing else takes these records from now on."""
+        """Makes this the only handler of these records."""
         logger = logging.getLogger("trio.serve_listeners")
         logger.handlers[:] = [self]
         logger.propagate = False

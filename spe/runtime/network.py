@@ -1,9 +1,9 @@
-"""TCP, behind the Network interface.
+"""TCP implementation of the Network interface.
 
-Until a handler knows who is there (it sets ``stream.peer_name``) a connection is a stranger's (see
-:mod:`spe.runtime.connection_limits`).  Afterwards the kernel watches it: a peer that acknowledges nothing, or takes
-nothing of what waits for it, is given up after ``silent_s``.  A consumer under back-pressure that long subscribes again
-at its position.
+The peer of a connection is unknown until a handler sets ``stream.peer_name`` (see
+:mod:`spe.runtime.connection_limits`).  Afterwards the kernel watches the connection: it fails if the peer acknowledges
+nothing, or reads none of the waiting data, for ``silent_s``.  A consumer under back-pressure for so long subscribes
+again at its position.
 """
 
 from __future__ import annotations
@@ -30,19 +30,18 @@ from spe.runtime.env import Trace
 
 Handler = Callable[[trio.abc.Stream], Awaitable[None]]
 
-#: Longest time to open a connection where none is given (timing.connect of a configuration).
+#: Default of the longest time to open a connection (timing.connect of a configuration).
 CONNECT_S: Final = 0.6
-#: One receive; also what a frame of some length is a view of.
+#: Bytes of one receive; a frame is a view of the received bytes.
 RECEIVE_BYTES: Final = 64 << 10
-#: What may lie unsent in the kernel before a sender waits: what goes in one piece (PULL_BYTES of
-#: replicas.producer.feed).  With trio's 16 KiB a sender whose reader is slower is woken for every few rows that it
-#: takes.
+#: Unsent bytes in the kernel from which a sender waits: the size of one piece (PULL_BYTES of
+#: replicas.producer.feed).  With trio's 16 KiB a sender with a slower reader is woken for every few rows.
 UNSENT_BYTES: Final = 512 << 10
-#: Connections that are accepted in one turn.  They say hello in the next ones: no more than a few turns' fit in
-#: STRANGERS_MAX.
+#: Most connections accepted in one turn.  They send their hellos in the next turns, and STRANGERS_MAX has room for the
+#: connections of a few turns only.
 ACCEPTED_AT_ONCE: Final = 16
-#: A peer whose machine is gone sends no reset, nor does one that only stops to read: these make the kernel notice, so
-#: that nothing waits for ever.
+#: A peer sends no reset if its machine is gone, or if it only stops reading: with these timeouts the kernel notices,
+#: so that no task waits for ever.
 _KEEPALIVE_S: Final = 15
 SILENT_S: Final = 30.0
 
@@ -56,21 +55,21 @@ def parse_address(address: str) -> tuple[str, int]:
 
 
 class TcpStream(trio.abc.Stream):
-    """One connection.
+    """A TCP connection.
 
-    It speaks to the system's socket itself: :class:`trio.SocketStream` makes some thirty calls of Python for each read
-    and write, more than anything else that a node does with what it has read.
+    It uses the system's socket directly: :class:`trio.SocketStream` makes some thirty Python calls per read and write,
+    more than the rest of a node's work on the data.
 
     Args:
-      stream: as trio opened or accepted it; it is ours from now on, of no more use to others.
+      stream: as opened or accepted by trio; must not be used by the caller any more.
       on_known: called when the peer's name is set.
       silent_s: see TcpNetwork.
 
     Attributes:
-      address: of the other end.
+      address: address of the peer.
 
     Raises:
-      OSError: it is gone already; ``stream`` is still the caller's.
+      OSError: the connection is gone already; ``stream`` still belongs to the caller.
     """
 
     def __init__(
@@ -91,7 +90,7 @@ class TcpStream(trio.abc.Stream):
             (socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", round(1000 * silent_s)),
             (socket.IPPROTO_TCP, "TCP_NOTSENT_LOWAT", UNSENT_BYTES),
         ):
-            if hasattr(socket, name):  # only the first is everywhere; TCP_NODELAY is set by trio
+            if hasattr(socket, name):  # only the first exists on all systems; TCP_NODELAY is set by trio
                 stream.setsockopt(level, getattr(socket, name), value)
         old = stream.socket
         self._socket = socket.socket(old.family, old.type, old.proto, fileno=old.detach())
@@ -99,7 +98,7 @@ class TcpStream(trio.abc.Stream):
 
     @property
     def peer_name(self) -> str | None:
-        """Who is there, once a hello has been accepted.  Setting it lifts the limits for strangers."""
+        """Name of the peer, once its hello is accepted.  Setting it lifts the limits for unknown peers."""
         return self._peer_name
 
     @peer_name.setter
@@ -108,7 +107,7 @@ class TcpStream(trio.abc.Stream):
         self._on_known()
 
     def send_now(self, data: bytes | bytearray | memoryview) -> int:
-        """Sends what the kernel takes at once; returns how many bytes that was."""
+        """Sends as many bytes as the kernel accepts at once; returns their number."""
         if self._sending:
             raise trio.BusyResourceError("another task is sending on this connection")
         return self._send(data)
@@ -132,7 +131,7 @@ class TcpStream(trio.abc.Stream):
             self._sending = False
 
     def _send(self, data: bytes | bytearray | memoryview) -> int:
-        """Bytes that the kernel took."""
+        """Sends; returns the number of bytes that the kernel accepted."""
         try:
             return self._socket.send(data)
         except BlockingIOError:
@@ -162,7 +161,7 @@ class TcpStream(trio.abc.Stream):
         return data
 
     def _receive(self, size: int) -> bytes | None:
-        """What is there; None: nothing yet."""
+        """Returns the received bytes; None: nothing has arrived yet."""
         try:
             return self._socket.recv(size)
         except BlockingIOError:
@@ -177,16 +176,16 @@ class TcpStream(trio.abc.Stream):
 
     async def aclose(self) -> None:
         if self._socket.fileno() != -1:
-            notify_closing(self._socket)  # wakes who waits for it
+            notify_closing(self._socket)  # wakes the waiting tasks
             self._socket.close()
         await trio.lowlevel.checkpoint()
 
 
 class _Listener(trio.abc.Listener[trio.SocketStream]):
-    """Accepts several of those who wait each time that its task gets its turn, not one.
+    """Accepts several waiting connections in each turn of its task, not one.
 
-    A process that runs hundreds of partitions may have so much to do that turns are half a second apart.  One peer per
-    turn would be let in, the others would give up before, connect anew, and never come in.
+    In a process with hundreds of partitions turns may be half a second apart.  With one connection per turn, the other
+    peers would time out, connect again, and never be accepted.
     """
 
     def __init__(self, listener: trio.SocketListener) -> None:
@@ -205,7 +204,7 @@ class _Listener(trio.abc.Listener[trio.SocketStream]):
         while len(self._accepted) < ACCEPTED_AT_ONCE:
             try:
                 accepted, _ = self._socket.accept()
-            except OSError:  # nobody waits; of anything else trio tells when it accepts
+            except OSError:  # no connection waits; trio reports other errors when it accepts
                 return
             self._accepted.append(trio.SocketStream(trio.socket.from_stdlib_socket(accepted)))
 
@@ -217,13 +216,13 @@ class _Listener(trio.abc.Listener[trio.SocketStream]):
 
 
 class TcpNetwork:
-    """The Network of production.
+    """The Network for production.
 
     Args:
-      hello_s: longest time that a stranger may take to become known.
+      hello_s: longest time until an unknown peer must be known.
       strangers_max, connections_max: bounds on accepted connections, per listener.
-      silent_s: longest time that a peer may take nothing of what waits for it.
-      trace: told of connections that ended badly; None: nobody is.
+      silent_s: longest time in which a peer may read none of the waiting data.
+      trace: gets an event for each connection that fails; None: no events.
     """
 
     def __init__(
@@ -242,7 +241,7 @@ class TcpNetwork:
         self._trace = trace
 
     async def connect(self, address: str, seconds: float = CONNECT_S) -> TcpStream:
-        """Raises LinkBroken, naming the address and the reason; name resolution counts, too."""
+        """Opens a connection.  Raises LinkBroken, naming the address and the reason; name resolution counts, too."""
         host, port = parse_address(address)
         with trio.move_on_after(seconds):
             try:
@@ -263,7 +262,7 @@ class TcpNetwork:
         *,
         task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Runs ``handler`` per connection until cancelled.  What a handler raises ends its connection, no other.
+        """Runs ``handler`` per connection until cancelled.  An error of a handler ends only its connection.
 
         Raises PortInUse.
         """
@@ -283,19 +282,19 @@ class TcpNetwork:
             await self._run_handler(stream, handler, limits)
 
         task_status.started(f"{address.rpartition(':')[0]}:{bound}")
-        await trio.serve_listeners(accept, [_Listener(one) for one in listeners])
+        await trio.serve_listeners(accept, [_Listener(listener) for listener in listeners])
 
     async def _run_handler(self, raw: trio.SocketStream, handler: Handler, limits: ConnectionLimits) -> None:
         try:
             peer = raw.socket.getpeername()
             visit = limits.visit(peer[0])
             stream = TcpStream(raw, f"{peer[0]}:{peer[1]}", visit.known, self._silent_s)
-        except OSError:  # gone before we looked
+        except OSError:  # the connection is gone already
             raw.socket.close()
             return
         try:
             await limits.attend(visit, lambda: handler(stream))
-        except Exception as e:  # whatever it is, it must not reach the listener's nursery
+        except Exception as e:  # no error may reach the listener's nursery
             why = f"{type(e).__name__}: {e}"
             limits.tell("connection_failed", address=stream.address, peer=stream.peer_name, error=why)
         finally:
@@ -303,7 +302,7 @@ class TcpNetwork:
 
 
 def _reason(error: BaseException) -> str:
-    """What the system said, from inside whatever it was wrapped in."""
+    """The system's error message, from within wrapping exceptions."""
     if isinstance(error, BaseExceptionGroup):
         return "; ".join(dict.fromkeys(_reason(e) for e in error.exceptions))
     if error.__cause__ is not None and (not isinstance(error, OSError) or error.errno is None):

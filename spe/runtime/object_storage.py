@@ -1,4 +1,4 @@
-"""Files in an object store: whole ones, that are there when the store has said so."""
+"""Files in an object store, written and read as a whole."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from spe.values import S3
 
 
 class ObjectStorage:
-    """What lies below a URL: s3, gs, hdfs, or whatever the file systems of Arrow have.
+    """Files below a URL of any file system of Arrow: s3, gs, hdfs, and others.
 
     Args:
       files: a ``pyarrow.fs.FileSystem``.
       root: bucket and prefix.
-      url: of the place, for messages.
+      url: URL of the root, for messages.
     """
 
     def __init__(self, files: Any, root: str, url: str) -> None:
@@ -32,7 +32,7 @@ class ObjectStorage:
 
     @classmethod
     def open(cls, url: str) -> ObjectStorage:
-        """Raises SpeError: there is no such kind of store, it refuses, or pyarrow is missing."""
+        """Opens a store.  Raises SpeError: the kind is unknown, the store refuses, or pyarrow is missing."""
         try:
             from pyarrow import ArrowException
             from pyarrow.fs import FileSystem
@@ -48,30 +48,30 @@ class ObjectStorage:
             raise SpeError(f"{url}: expected a folder, or a URL such as s3://bucket/logs: {reason(error)}") from None
 
     def list(self, folder: PurePosixPath) -> list[str]:
-        """Names below a folder, sorted; empty where there is none.  Raises OSError."""
+        """Names below a folder, sorted; empty if it does not exist.  Raises OSError."""
         from pyarrow.fs import FileSelector
 
-        with self._told(folder):
-            found = self._files.get_file_info(FileSelector(self._path(folder), allow_not_found=True))
-        return sorted(info.base_name for info in found if info.is_file)
+        with self._explained(folder):
+            files = self._files.get_file_info(FileSelector(self._path(folder), allow_not_found=True))
+        return sorted(info.base_name for info in files if info.is_file)
 
     def exists(self, path: PurePosixPath) -> bool:
-        """Raises OSError."""
-        with self._told(path):
+        """Does a file exist?  Raises OSError."""
+        with self._explained(path):
             return bool(self._files.get_file_info(self._path(path)).is_file)
 
     def read(self, path: PurePosixPath) -> bytes:
-        """Raises OSError."""
-        with self._told(path), self._files.open_input_stream(self._path(path)) as stream:
+        """Reads a file.  Raises OSError."""
+        with self._explained(path), self._files.open_input_stream(self._path(path)) as stream:
             return bytes(stream.read())
 
     async def write_atomic(self, path: PurePosixPath, data: bytes | bytearray | memoryview) -> None:
-        """A store shows an object when all of it is there.  Raises OSError."""
+        """Writes a file; stores show an object only when it is complete.  Raises OSError."""
         await trio.to_thread.run_sync(self._write, path, data)
 
     def _write(self, path: PurePosixPath, data: bytes | bytearray | memoryview) -> None:
-        with self._told(path):
-            if self._files.type_name == "local":  # others have no folders, or make them
+        with self._explained(path):
+            if self._files.type_name == "local":  # other stores have no folders, or make them
                 self._files.create_dir(self._path(path.parent), recursive=True)
             with self._files.open_output_stream(self._path(path)) as stream:
                 stream.write(data)
@@ -80,14 +80,14 @@ class ObjectStorage:
         return f"{self._root}/{path}"
 
     @contextmanager
-    def _told(self, path: PurePosixPath) -> Iterator[None]:
-        """Errors name the file and say what is wrong."""
+    def _explained(self, path: PurePosixPath) -> Iterator[None]:
+        """Makes errors name the file and the reason."""
         try:
             yield
         except FileNotFoundError as error:
             why = NO_BUCKET if is_no_bucket(str(error)) else os.strerror(errno.ENOENT)
             raise FileNotFoundError(errno.ENOENT, why, f"{self._url}/{path}") from None
         except OSError as error:
-            if error.errno:  # of this machine
+            if error.errno:  # an error of this machine
                 raise OSError(error.errno, os.strerror(error.errno), f"{self._url}/{path}") from error
             raise OSError(f"{self._url}/{path}: {reason(error)}") from error

@@ -1,4 +1,4 @@
-"""What the system says of this process, and of the disk that it writes to."""
+"""System figures of this process, and of the disk that it writes to."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-#: When this module was imported: at the start of the process, about.
+#: Time of import of this module, near the start of the process.
 _BEGAN_S: Final = time.time()
 
 
 def process_figures(storage_root: Path) -> Iterator[tuple[str, float]]:
-    """Metrics (spe.metrics.status_metrics) with their values; without those that the system does not tell."""
+    """Metrics (spe.metrics.status_metrics) with their values, as far as the system gives them."""
     yield "process_cpu_seconds_total", time.process_time()
     yield "process_start_time_seconds", _BEGAN_S
     with suppress(OSError, ValueError, IndexError):

@@ -1,4 +1,4 @@
-"""The Env of production: the machine's clocks, threads, network and disk, and a trace in a file."""
+"""The Env for production: the machine's clocks, threads, network and disk, and a trace in a file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from spe.runtime.storage import DiskStorage
 
 T = TypeVar("T")
 
-#: A trace begins a new file at this size and keeps one old one.
+#: Size at which a trace begins a new file; one old file is kept.
 TRACE_BYTES: Final = 64 << 20
 
 _M_TRIM_THRESHOLD: Final = -1
@@ -31,16 +31,16 @@ _M_MMAP_THRESHOLD: Final = -3
 #: glibc accepts no larger threshold for mmap.
 _MMAP_BYTES: Final = 32 << 20
 _TRIM_BYTES: Final = 256 << 20
-#: Seconds between two trims of the heap, at least, and by how much the pause is longer than the trim before it: of a
-#: heap of 1 GB it takes some 40 ms, in which the process does nothing else.
+#: Shortest pause between two trims of the heap, seconds, and ratio of a pause to the trim before it: for a heap of
+#: 1 GB a trim takes some 40 ms, in which the process does nothing else.
 TRIM_EVERY_S: Final = 60.0
 TRIM_PAUSE_FACTOR: Final = 10_000
 
 
 class SystemClock:
-    """trio's clock for deadlines, the system's for people.  Use inside trio only."""
+    """trio's clock for deadlines, the system's for wall time.  Use inside trio only."""
 
-    #: Not the CPU time of the thread, of which the kernel must be asked: that takes ten times as long.
+    #: Not the CPU time of the thread: reading it is a system call, which takes ten times as long.
     step_ns = staticmethod(time.perf_counter_ns)
     cpu_ns = staticmethod(time.process_time_ns)
 
@@ -59,7 +59,7 @@ class SystemClock:
 
 
 class ThreadCompute:
-    """Long computations in worker threads; the caller waits for the end even when it is cancelled."""
+    """Runs long computations in worker threads; the caller waits for the end even if it is cancelled."""
 
     async def run(self, function: Callable[[], T]) -> T:
         return await trio.to_thread.run_sync(function)
@@ -76,13 +76,13 @@ class NullTrace:
 
 
 class FileTrace:
-    """One JSON object per line: ``{"t": wall microseconds, "event": name, …}``.
+    """Writes one JSON object per line: ``{"t": wall microseconds, "event": name, …}``.
 
-    Each line is written at once, so the story of a killed process is whole.  Events that cannot be written (disk
+    Each line is written at once, so the trace of a killed process is complete.  Events that cannot be written (disk
     full) are dropped silently: a trace must never end its process.
 
     Args:
-      limit_bytes: size at which the file moves aside to ``PATH.1``, whose predecessor goes.
+      limit_bytes: size at which the file is renamed to ``PATH.1``, replacing the previous one.
     """
 
     def __init__(self, path: Path, clock: Clock, limit_bytes: int = TRACE_BYTES) -> None:
@@ -112,31 +112,31 @@ class FileTrace:
 
 
 def production_env(storage_root: Path, seed: int | None = None, trace: Path | Trace | None = None) -> Env:
-    """What a real process runs on.
+    """Returns the Env of a real process.
 
     Args:
       storage_root: folder for everything durable.
-      seed: of the random source; None: drawn from the system.
-      trace: file for the trace, or whatever takes its events; None: nobody does.
+      seed: seed of the random source; None: drawn from the system.
+      trace: file for the trace, or a receiver of its events; None: no trace.
     """
     clock = SystemClock()
     if isinstance(trace, Path):
         trace = FileTrace(trace, clock)
-    told: Trace = NullTrace() if trace is None else trace
+    events: Trace = NullTrace() if trace is None else trace
     return Env(
         clock=clock,
-        network=TcpNetwork(trace=told),
+        network=TcpNetwork(trace=events),
         storage=DiskStorage(storage_root),
         compute=ThreadCompute(),
         random=Random(SystemRandom().getrandbits(64) if seed is None else seed),
-        trace=told,
+        trace=events,
         validates=bool(os.environ.get("SPE_VALIDATE")),
     )
 
 
 def tune_malloc() -> bool:
     """Makes glibc keep freed memory instead of giving it back page by page, which costs more than most kernels here
-    (concatenation was measured 11 to 25 times faster).  Call once at start.  False where there is no glibc.
+    (concatenation was measured 11 to 25 times faster).  Call once at start.  Returns False without glibc.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -146,7 +146,7 @@ def tune_malloc() -> bool:
 
 
 def malloc_trim() -> Callable[[], object] | None:
-    """The function of glibc that returns free pages of the heap to the system; None where there is no glibc."""
+    """Returns glibc's function that releases free pages of the heap to the system; None without glibc."""
     try:
         trim = ctypes.CDLL(None).malloc_trim
     except (OSError, AttributeError):
@@ -155,10 +155,10 @@ def malloc_trim() -> Callable[[], object] | None:
 
 
 async def give_back_memory(clock: Clock, trim: Callable[[], object]) -> None:
-    """Trims the heap at times, until it is cancelled.
+    """Trims the heap from time to time, until cancelled.
 
-    Small objects that live long lie between arrays that do not.  So the end of the heap is never free, and without a
-    trim a node that runs a small steady load grows by megabytes a minute.
+    Small, long-lived objects lie between short-lived arrays.  So the end of the heap is never free, and without a trim
+    a node with a small steady load grows by megabytes a minute.
     """
     pause_s = TRIM_EVERY_S
     while True:
@@ -169,6 +169,6 @@ async def give_back_memory(clock: Clock, trim: Callable[[], object]) -> None:
 
 
 def tune_gc() -> None:
-    """Makes the cycle collector rare, and spares it what start-up made.  Call once, when everything is imported."""
+    """Makes cycle collections rare, and exempts objects made at start-up.  Call once, when everything is imported."""
     gc.freeze()
     gc.set_threshold(*THRESHOLDS)

@@ -1,4 +1,4 @@
-"""A trace that peers cannot flood: some events of each kind per second, and the number of the others."""
+"""A trace that peers cannot flood: a limited number of events of each kind per second, and the count of the others."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ class RateLimit:
     def __init__(self, most: int, window: float) -> None:
         self._most = most
         self._window = window
-        #: By name: when its window began, events in it, and those left out since one has passed.
-        self._seen: dict[str, tuple[float, int, int]] = {}
+        #: By name: begin of its window, events in it, and events dropped since the last that passed.
+        self._windows: dict[str, tuple[float, int, int]] = {}
 
     def passes(self, name: str, now: float) -> int | None:
-        """How many were left out since the last one that passed; None: this one is left out."""
-        begun, count, left_out = self._seen.get(name, (now, 0, 0))
+        """Returns the number of events dropped since the last that passed; None: this event is dropped."""
+        begun, count, left_out = self._windows.get(name, (now, 0, 0))
         if not 0 <= now - begun < self._window:
             begun, count = now, 0
         full = count >= self._most
-        self._seen[name] = (begun, count, left_out + 1) if full else (begun, count + 1, 0)
+        self._windows[name] = (begun, count, left_out + 1) if full else (begun, count + 1, 0)
         return None if full else left_out
 
 
 class RateLimitedTrace:
-    """Passes ``PER_SECOND`` events of a name in any second; the next that passes carries how many did not.
+    """Passes ``PER_SECOND`` events of a name per second; the next event carries the number of dropped ones.
 
     Args:
-      now: seconds, on the clock that seconds are counted by.
+      now: returns the time in seconds.
     """
 
     def __init__(self, inner: Trace, now: Callable[[], float] = trio.current_time) -> None:

@@ -1,4 +1,4 @@
-"""Stores what must not be lost: while the disk is full, or the server away, it is tried again and again (A1a)."""
+"""Stores data that must not be lost: tries again while the disk is full, or the server is away (A1a)."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ T = TypeVar("T")
 
 
 class UntilStored:
-    """One for each place that is written.
+    """Repeats a write until it succeeds; one object for each place that is written.
 
     Args:
-      who: what is written, for messages: ``source a: pushed batches``.
+      who: name of the written data, for messages: ``source a: pushed batches``.
     """
 
     def __init__(self, env: Env, who: str) -> None:
@@ -28,19 +28,19 @@ class UntilStored:
 
     @property
     def disk_full(self) -> str:
-        """Why nothing can be written now; "" where no disk is full."""
+        """The reason why nothing can be written now; "" if no disk is full."""
         return self._disk.why
 
     @property
     def away(self) -> str:
-        """The same of a server that does not answer."""
+        """The reason why a server does not answer; "" if it does."""
         return self._server.why
 
     async def __call__(self, store: Callable[[], Awaitable[T]]) -> T:
-        """What ``store`` returns; where it raised, it is called again.
+        """Calls ``store`` until it does not raise; returns its result.
 
         Raises:
-          SpeError: it was refused for good.
+          SpeError: the error is permanent.
         """
         backoff = Backoff(self._env)
         while True:

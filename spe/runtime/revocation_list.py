@@ -1,6 +1,6 @@
-"""Revoked certificates: a list beside the certificates, which running processes read again.
+"""Revoked certificates: a list in the folder of certificates, which running processes reread.
 
-A line has the name of a holder and a time: certificates of that holder that are valid from before it are refused.
+A line has the name of a holder and a time: certificates of that holder whose validity begins earlier are refused.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ REVOKED: Final = "revoked.txt"
 
 
 class RevokedCertificates:
-    """The list of a folder; where there is none, no certificate is revoked.
+    """The list of a folder; without a list, no certificate is revoked.
 
     Args:
-      now: seconds, of a clock that only advances.
+      now: returns seconds of a clock that only advances.
 
     Attributes:
-      refused: why a new list is not used; "" where there is none, or it is.
+      refused: the reason why a new list is not used; "" if there is no such list.
 
     Raises:
       ConfigError: the list is malformed or unreadable.
@@ -40,7 +40,7 @@ class RevokedCertificates:
         return certificate[1] < self._from_us.get(certificate[0], certificate[1])
 
     def renewed(self) -> bool | None:
-        """Uses a new list.  None: there is no new one.  False: it is refused, and the old one stays in use."""
+        """Reads a new list.  None: there is no new list.  False: it is refused, and the old list stays in use."""
         if not self._files.changed():
             return None
         try:
@@ -51,7 +51,7 @@ class RevokedCertificates:
 
 
 def _read(path: Path, *, needed: bool = False) -> Mapping[str, int]:
-    """Microseconds since 1970 by holder.  Raises ConfigError, also where the list is missing and ``needed``."""
+    """Reads microseconds since 1970 by holder.  Raises ConfigError, also where the list is missing and ``needed``."""
     from_us: dict[str, int] = {}
     try:
         lines = path.read_text("utf-8").splitlines()

@@ -1,7 +1,7 @@
-"""S3, and what speaks its protocol, by Arrow's client: where the service is, and what its errors mean.
+"""S3 and compatible services, by Arrow's client: the place of the service, and the meaning of its errors.
 
-Credentials come from where the AWS SDK looks for them on each machine: the environment, ``~/.aws``, the machine's role.
-They are in no option, no URL and no report.
+Each machine gets credentials as the AWS SDK does: from the environment, ``~/.aws``, or the machine's role.  They are in
+no option, no URL and no report.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from urllib.parse import urlsplit
 
 from spe.errors import SpeError
 
-#: Where a service other than Amazon's is; and its regions.
+#: Variables with the endpoint of a service other than Amazon's, and with its region.
 _ENDPOINT: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 _REGION: Final = ("AWS_REGION", "AWS_DEFAULT_REGION")
-#: Longest time to connect, and for an answer; the service is asked so often.
+#: Longest time to connect, longest time for an answer, and number of attempts.
 _CONNECT_S: Final = 5.0
 _ANSWER_S: Final = 10.0
 _ATTEMPTS: Final = 3
-#: How Arrow tells an error of the service.
+#: Patterns of the service's errors in Arrow's messages.
 _CODE: Final = re.compile(r"AWS Error (\w+)")
 _STATUS: Final = re.compile(r"HTTP status (\d+)")
 _DENIED: Final = (
@@ -35,7 +35,7 @@ NO_BUCKET: Final = "there is no such bucket"
 
 @dataclass(frozen=True)
 class S3Service:
-    """Which service has a bucket.  It may be carried to other machines: it holds no credentials.
+    """The service that has a bucket.  Holds no credentials, so it may be sent to other machines.
 
     Attributes:
       endpoint: URL of the service; "": Amazon's.
@@ -56,7 +56,7 @@ class S3Service:
         anonymous: bool = False,
         environment: Mapping[str, str] = os.environ,
     ) -> S3Service:
-        """What is given, or else what the environment says; Amazon is asked for a region that neither has.
+        """Returns the service by the arguments, or else the environment; asks Amazon for a missing region.
 
         Raises:
           SpeError: the environment's endpoint is no URL, or Arrow is missing.
@@ -76,7 +76,7 @@ class S3Service:
 
 
 def reason(error: object) -> str:
-    """What an error of Arrow says, in a sentence."""
+    """Translates an error of Arrow into a sentence."""
     text = str(error)
     if is_no_bucket(text):
         return NO_BUCKET
@@ -91,7 +91,7 @@ def reason(error: object) -> str:
 
 
 def is_final(error: object) -> bool:
-    """Is it an error that trying again does not mend?"""
+    """Is this a permanent error?"""
     text = str(error)
     return is_no_bucket(text) or _is_denied(text) or _status(text) == "400"
 
@@ -105,11 +105,11 @@ def _is_denied(text: str) -> bool:
 
 
 def _code(text: str) -> str:
-    return "" if (found := _CODE.search(text)) is None else found[1]
+    return "" if (match := _CODE.search(text)) is None else match[1]
 
 
 def _status(text: str) -> str:
-    return "" if (found := _STATUS.search(text)) is None else found[1]
+    return "" if (match := _STATUS.search(text)) is None else match[1]
 
 
 def _arrow() -> Any:
@@ -122,7 +122,7 @@ def _arrow() -> Any:
 
 @lru_cache
 def _region(bucket: str) -> str:
-    """Asked of Amazon, once."""
+    """Asks Amazon for the region of a bucket, once."""
     return str(_arrow().resolve_s3_region(bucket))
 
 

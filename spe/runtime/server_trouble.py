@@ -1,4 +1,4 @@
-"""Servers outside of the cluster that do not answer: what is said of it, and how long each attempt is waited for."""
+"""Servers outside of the cluster that do not answer: messages, and waits between attempts."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from spe.runtime.disk_trouble import Trouble
 from spe.runtime.env import Env, Network
 from spe.runtime.log_line import Level
 
-#: Time before the first attempt, and the longest: it doubles from one to the next.
+#: First and longest wait before an attempt; waits double.
 FIRST_S: Final = 0.1
 LONGEST_S: Final = 5.0
 
 
 def outside(env: Env) -> Network:
-    """The network for servers outside of the cluster: certificates are for its own processes."""
+    """The network for servers outside of the cluster, without certificates: those are for its own processes."""
     plain: Network = getattr(env.network, "plain", env.network)
     return plain
 
 
 class ServerTrouble(Trouble):
-    """A server does not answer."""
+    """A server that does not answer."""
 
     BEGINS = "server_away"
     ENDS = "server_back"
@@ -41,5 +41,5 @@ class Backoff:
         self._next_s = min(2 * self._next_s, LONGEST_S)
 
     def over(self) -> None:
-        """An attempt succeeded: the next trouble begins with a short wait."""
+        """Resets the wait after a success."""
         self._next_s = FIRST_S

@@ -1,8 +1,8 @@
-"""What a process traces, as spans of OpenTelemetry: failures, recoveries and moves.  Needs the extra ``otel``.
+"""Spans of OpenTelemetry from the trace of a process: failures, recoveries and moves.  Needs the extra ``otel``.
 
-A failure is a span from the first tentative release of a replica to its rec_done, with a part for each time in which it
-made tentative results, and for each correction.  A recovery lasts until the replica is STABLE again.  A move is a span
-of the coordinator, with its phases.
+A failure is a span from the first tentative release of a replica to its rec_done, with a child span for each period of
+tentative results, and for each correction.  A recovery lasts until the replica is STABLE again.  A move is a span of
+the coordinator, with its phases.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from spe.runtime.log_line import Level, say
 from spe.stream.names import NodeState
 from spe.stream.times import SECOND
 
-#: State of a replica -> the part of a failure in which it is.
+#: State of a replica -> name of the child span of a failure.
 _PARTS: Final = {NodeState.UP_FAILURE.name: "tentative", NodeState.STABILIZATION.name: "correction"}
-#: What is told of within every span that is open: it may be why.
+#: Events that are added to every open span: each may be the cause.
 _MARKS: Final = frozenset({"peer_lost", "peer_reached", "unreachable", "switched", "input_skew", "ask_partner"})
 _OVER: Final = ("done", "dropped")
-#: Time between two lines that say that spans cannot be exported.
-_TELL_AGAIN_US: Final = 60 * SECOND
+#: Time between two log lines about spans that cannot be exported.
+_LOG_AGAIN_US: Final = 60 * SECOND
 
 
 class SpanTrace:
-    """Passes every event on, and makes spans of some.  Nothing is done per tuple.
+    """Passes every event on, and makes spans of some.  Does nothing per tuple.
 
     Args:
       wall_us: microseconds since 1970.
@@ -45,9 +45,9 @@ class SpanTrace:
         self._inner = inner
         self._tracer = tracer
         self._wall_us = wall_us
-        #: By replica: the span of its failure or recovery, and the state that it has.
+        #: By replica: the span of its failure or recovery, and its state.
         self._open: dict[str, tuple[Span, str]] = {}
-        #: By replica: the part of its failure.
+        #: By replica: the open child span of its failure.
         self._parts: dict[str, Span] = {}
 
     def event(self, name: str, /, **fields: Any) -> None:
@@ -58,17 +58,17 @@ class SpanTrace:
             self._move(fields)
         elif name == "installed":
             self._mark(str(fields["replica"]), "installed", _named(origin=str(fields["origin"])))
-        elif name == "retired":  # what looked like the begin of a recovery was its end
+        elif name == "retired":  # the supposed begin of a recovery was the end of the replica
             self._open.pop(str(fields["replica"]), None)
         elif name == "replica_stopped":
             self._end(str(fields["replica"]), "an operator raised")
         elif name in _MARKS:
-            told = _named(**{key: str(value) for key, value in fields.items()})
+            attributes = _named(**{key: str(value) for key, value in fields.items()})
             for replica in self._open:
-                self._mark(replica, name, told)
+                self._mark(replica, name, attributes)
 
     def close(self) -> None:
-        """The process ends, and with it what is open."""
+        """Ends all open spans: the process ends."""
         for replica in list(self._open):
             self._end(replica, "the process has ended")
 
@@ -110,7 +110,7 @@ class SpanTrace:
     # --- moves ---
 
     def _move(self, fields: Mapping[str, Any]) -> None:
-        """It is over: the times at which its phases began are known."""
+        """Makes the spans of a finished move, from the times at which its phases began."""
         began: Mapping[str, int] = fields["began_us"]
         about = _of(str(fields["target"]))
         about |= _named(move=int(fields["number"]), source=str(fields["source"]))
@@ -142,15 +142,15 @@ def _of(replica: str) -> dict[str, str | int]:
 
 
 def _named(**attributes: str | int) -> dict[str, str | int]:
-    """In our namespace."""
+    """Puts attributes into our namespace."""
     return {f"spe.{name}": value for name, value in attributes.items()}
 
 
 class ExportedSpans:
-    """Exports spans over OTLP; where to, and how, the variables ``OTEL_EXPORTER_OTLP_…`` say.
+    """Exports spans over OTLP, as set by the variables ``OTEL_EXPORTER_OTLP_…``.
 
     Args:
-      process, cluster: names.
+      process, cluster: names of the process and its cluster.
     """
 
     def __init__(self, process: str, cluster: str, wall_us: Callable[[], int]) -> None:
@@ -169,34 +169,34 @@ class ExportedSpans:
         self._traces: list[SpanTrace] = []
 
     def trace(self, inner: Trace) -> SpanTrace:
-        """A trace whose spans are exported."""
-        found = SpanTrace(inner, self._provider.get_tracer("spe", __version__), self._wall_us)
-        self._traces.append(found)
-        return found
+        """Returns a trace whose spans are exported."""
+        span_trace = SpanTrace(inner, self._provider.get_tracer("spe", __version__), self._wall_us)
+        self._traces.append(span_trace)
+        return span_trace
 
     def close(self) -> None:
-        """Exports what is left.  Blocks until it is sent, or the exporter gives up."""
+        """Exports the remaining spans.  Blocks until they are sent, or the exporter gives up."""
         for trace in self._traces:
             trace.close()
         self._provider.shutdown()
 
 
 class _Complaints(logging.Handler):
-    """Lines of ours in place of those that the exporter logs, one in a minute."""
+    """Logs one line a minute in place of the exporter's own messages."""
 
     def __init__(self, wall_us: Callable[[], int]) -> None:
         super().__init__(logging.WARNING)
         self._wall_us = wall_us
-        self._told_us: int | None = None
+        self._logged_us: int | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
         now = self._wall_us()
-        if self._told_us is None or now - self._told_us >= _TELL_AGAIN_US:
-            self._told_us = now
+        if self._logged_us is None or now - self._logged_us >= _LOG_AGAIN_US:
+            self._logged_us = now
             say(f"cannot export spans: {record.getMessage()}", Level.WARNING, event="spans_not_exported")
 
     def install(self) -> None:
-        """Nothing else takes these records from now on."""
+        """Makes this the only handler of these records."""
         logger = logging.getLogger("opentelemetry")
         logger.handlers[:] = [self]
         logger.propagate = False

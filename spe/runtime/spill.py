@@ -1,12 +1,12 @@
-"""Spill files: where a buffer puts its oldest part when memory is short, and reads it back in pieces.
+"""Spill files: they hold the oldest part of a buffer when memory is short, and are read back in pieces.
 
-What is spilled is lost with the process, as memory would be: nothing is synced, and what an earlier process left is
-removed at the start.  Each buffer has a :class:`Shelf` with segments of its own, so that what is forgotten in order
-frees its space in order.  A piece is one batch in the wire's encoding with a CRC-32; a damaged one is never served.
+Spilled data is lost with the process, as memory would be: nothing is synced, and files of an earlier process are
+removed at the start.  Each buffer has a :class:`Shelf` with its own segments, so that pieces dropped in order free
+their space in order.  A piece is one batch in the wire's encoding with a CRC-32; a damaged one is never served.
 
-Files are only touched in threads: a slow disk must not keep the process from answering heartbeats.  A piece that was
-given to a shelf stays in memory until it is written, and few may wait for that.  A piece that is asked for and lies on
-disk raises :class:`SpillNotLoaded`: whoever runs the pure machine loads it and asks again.
+Files are accessed in threads only: a slow disk must not keep the process from answering heartbeats.  A piece stays in
+memory until it is written, and the queue is short.  Reading a piece that is on disk raises :class:`SpillNotLoaded`:
+the caller of the pure machine loads it and repeats the call.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from spe.stream.schema import Schema
 from spe.stream.strings import StringPool
 from spe.wire.codec import decode_standalone, encode_standalone
 
-#: Size after which a segment is closed for writing; its space comes back when its last piece is forgotten.
+#: Size after which a segment is closed for writing; its space is freed when its last piece is dropped.
 SEGMENT_BYTES: Final = 32 << 20
-#: Largest piece aimed at: large enough that a file costs nothing beside its contents, small enough to yield after.
+#: Intended size of a piece: large enough that the overhead of a file is small, small enough to yield after it.
 PIECE_BYTES: Final = 1 << 20
-#: Pieces that wait to be written, in memory; a few keep a disk busy.
+#: Most bytes of pieces waiting in memory to be written; a few pieces keep a disk busy.
 QUEUE_BYTES: Final = 4 * PIECE_BYTES
-#: How long a disk that refused a write is left alone.
+#: Pause after a write that the disk refused.
 RETRY_US: Final = 5_000_000
 
 
 class SpillDamaged(LogError):
-    """A piece does not read back as it was written: it is given up, and never served."""
+    """A piece was read back with other bytes than written; it is lost."""
 
 
 class SpillNotLoaded(Exception):
-    """A piece lies on disk.  Nothing has changed: load it and ask again; release it when that has worked."""
+    """A piece is on disk.  Nothing has changed: load it, repeat the call, then release it."""
 
     def __init__(self, shelf: Shelf, handle: Handle) -> None:
         super().__init__("a piece is on disk")
@@ -52,23 +52,23 @@ class SpillNotLoaded(Exception):
         self.handle = handle
 
     async def load(self) -> None:
-        """Reads the piece in a thread.  One that is damaged raises where it is asked for."""
+        """Reads the piece in a thread.  A damaged piece raises when it is used."""
         await self._shelf.load(self.handle)
 
     def release(self) -> None:
-        """The piece need not stay in memory for us."""
+        """Allows the piece to leave memory again."""
         self._shelf.release(self.handle)
 
 
 class Handle:
-    """A piece.
+    """A spilled piece.
 
     Attributes:
-      data: while it waits to be written, or is loaded.
-      segment, offset: where it lies; segment 0: nowhere yet.
-      loads: how many have loaded it, and not released it.
-      forgotten: nobody asks for it any more.
-      damage: what was found when it was read; "" if nothing.
+      data: its bytes, while it waits to be written or is loaded.
+      segment, offset: its place; segment 0: not yet written.
+      loads: number of loads without release.
+      forgotten: the piece is not needed any more.
+      damage: the error when it was read; "" if none.
     """
 
     __slots__ = ("crc", "damage", "data", "forgotten", "length", "loads", "offset", "segment")
@@ -83,21 +83,21 @@ class Handle:
 
 
 class Spill(Protocol):
-    """Where a pure machine puts batches that it does not want to keep in memory."""
+    """Stores batches that a pure machine does not keep in memory."""
 
     def write(self, batch: Batch) -> Handle | None:
-        """None: there is no room now, or the disk refuses; the batch stays with its owner."""
+        """Stores a batch.  None: there is no room now, or the disk refuses; the owner keeps the batch."""
         ...
 
     def read(self, handle: Handle) -> Batch:
-        """Raises SpillDamaged, or SpillNotLoaded."""
+        """Returns a batch.  Raises SpillDamaged, or SpillNotLoaded."""
         ...
 
     def forget(self, handle: Handle) -> None: ...
 
 
 def piece_bytes(cap_bytes: int) -> int:
-    """Size of the pieces of a buffer with this cap: several of them fit."""
+    """Size of the pieces of a buffer with this cap: a fraction of it."""
     return max(1, min(PIECE_BYTES, cap_bytes // 8))
 
 
@@ -105,10 +105,10 @@ class SpillFolder:
     """All spill files of a process.
 
     Args:
-      folder: theirs alone; what is in it is removed.
-      limit_bytes: of all files together.
-      told: called when spilling stops working, with the reason, and with "" when it works again.
-      room: called when there may be room again for somebody who found none.
+      folder: folder for these files only; its contents are removed.
+      limit_bytes: limit of all files together.
+      report: called with the reason when spilling fails, and with "" when it works again.
+      room: called when there may be room again after a refusal.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class SpillFolder:
         folder: PurePosixPath,
         limit_bytes: int,
         *,
-        told: Callable[[str], None],
+        report: Callable[[str], None],
         room: Callable[[], None],
     ) -> None:
         self._storage = storage
@@ -127,27 +127,27 @@ class SpillFolder:
         self._clock = clock
         self._folder = folder
         self._limit = limit_bytes
-        self._told = told
+        self._report = report
         self._room = room
         self._trouble = ""
         self._retry_at = 0
         self._segments = 0
         self._queue: deque[tuple[Shelf, Handle]] = deque()
         self._queued = 0
-        #: Bytes of the smallest piece that was refused since somebody was last told that there is room; 0: none was.
+        #: Bytes of the smallest piece refused since the last call of ``room``; 0: none was.
         self._put_off = 0
         self._unwanted: deque[_Segment] = deque()
         self._work = trio.Event()
-        #: Bytes of all files, and of what waits to be written.
+        #: Bytes of all files and of all waiting pieces.
         self.used = 0
-        #: Pieces written, read back, refused for lack of room or by the disk, and found damaged.
+        #: Counts of pieces: written, read back, refused for lack of room or by the disk, and damaged.
         self.written = self.read = self.refused = self.damaged = 0
 
     def shelf(self, schema: Schema) -> Shelf:
         """A place for the batches of one buffer."""
         return Shelf(self, schema)
 
-    # --- what shelves ask ---
+    # --- for shelves ---
 
     def has_room(self, length: int) -> bool:
         """May this many bytes be written now?"""
@@ -169,13 +169,13 @@ class SpillFolder:
         self._work.set()
 
     def unqueue(self, handle: Handle) -> None:
-        """Takes a piece out of the queue: it need not be written any more."""
+        """Removes a piece from the queue."""
         self._queued -= handle.length
         self.used -= handle.length
         self._work.set()
 
     def remove(self, segment: _Segment) -> None:
-        """Queues a segment to be removed: nothing in it is wanted any more."""
+        """Queues a segment for removal: none of its pieces is needed."""
         self.used -= segment.size
         self._unwanted.append(segment)
         self._work.set()
@@ -186,7 +186,7 @@ class SpillFolder:
     # --- the files, in threads ---
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Writes and removes files, one thing after the other, until cancelled."""
+        """Writes and removes files, one after the other, until cancelled."""
         await self.clear()
         task_status.started()
         while True:
@@ -194,13 +194,13 @@ class SpillFolder:
             began = self._clock.monotonic_us()
             if await self.step():
                 continue
-            waits = (self._queue or self._put_off) and self._retry_at > began  # else a disk would be asked without end
+            waits = (self._queue or self._put_off) and self._retry_at > began  # otherwise the loop would not pause
             left_us = max(0, self._retry_at - self._clock.monotonic_us())
             with trio.move_on_after(left_us / 1e6 if waits else float("inf")):
                 await self._work.wait()
 
     async def clear(self) -> None:
-        """Removes what an earlier process left."""
+        """Removes files of an earlier process."""
         await self.compute.run(self._clear)
 
     def _clear(self) -> None:
@@ -209,7 +209,7 @@ class SpillFolder:
                 self._storage.remove(self._folder / name)
 
     async def step(self) -> bool:
-        """Removes one file or writes one piece; False: there is nothing to do now.  Then somebody may have room."""
+        """Removes one file or writes one piece, and reports room; False: there is nothing to do now."""
         done = await self._step()
         if self._put_off and self._has_some_room():
             self._put_off = 0
@@ -234,7 +234,7 @@ class SpillFolder:
         shelf, handle = self._queue[0]
         try:
             await shelf.store(handle)
-        except OSError as error:  # it stays in memory, and is tried again
+        except OSError as error:  # the piece stays in memory, and is tried again
             self._fail(f"{error.strerror or error}")
             return True
         self._queue.popleft()
@@ -242,14 +242,14 @@ class SpillFolder:
         return True
 
     def stored(self, handle: Handle) -> None:
-        """Notes that a piece is in its file, whether it is still wanted or not."""
+        """Notes that a piece is in its file, still needed or not."""
         if handle.forgotten:
             self.used += handle.length
         else:
             self._queued -= handle.length
 
     async def create(self) -> tuple[int, _Segment]:
-        """A new segment.  Raises OSError."""
+        """Creates a segment.  Raises OSError."""
         self._segments += 1
         path = self._folder / f"{self._segments:08d}.spill"
         return self._segments, _Segment(path, await self.compute.run(partial(self._storage.open, path)))
@@ -257,22 +257,22 @@ class SpillFolder:
     def _remove(self, segment: _Segment) -> None:
         with suppress(OSError):
             segment.file.close()
-        with suppress(OSError):  # what is left goes at the next start
+        with suppress(OSError):  # the next start removes the file
             self._storage.remove(segment.path)
 
     def _fail(self, why: str, *, retry: bool = True) -> None:
-        """A write was refused: said once, until one works again."""
+        """Notes a refused write; reports the first one after a success."""
         self.refused += 1
         self._retry_at = self._clock.monotonic_us() + RETRY_US if retry else 0
         if not self._trouble:
-            self._told(why)
+            self._report(why)
         self._trouble = why
 
     def _works(self) -> None:
         self.written += 1
         if self._trouble:
             self._trouble = ""
-            self._told("")
+            self._report("")
 
     def status(self) -> SpillStatus:
         return SpillStatus(
@@ -287,9 +287,9 @@ class _Segment:
         self.path = path
         self.file = file
         self.size = 0
-        #: How many of its pieces are still wanted.
+        #: Number of its pieces that are still needed.
         self.pieces = 0
-        #: Who reads it now: it is removed after that.
+        #: Number of current reads; it is not removed during these.
         self.readers = 0
 
 
@@ -301,9 +301,9 @@ class Shelf:
         self._schema = schema
         self._pool = StringPool()
         self._segments: dict[int, _Segment] = {}
-        #: Of those that wait to be written.
+        #: Pieces that wait to be written.
         self._waiting: dict[Handle, None] = {}
-        #: The segment that is written to; None: the next piece begins one.
+        #: Number of the segment being written; None: the next piece begins one.
         self._current: int | None = None
 
     def write(self, batch: Batch) -> Handle | None:
@@ -316,22 +316,22 @@ class Shelf:
         return handle
 
     async def store(self, handle: Handle) -> None:
-        """Writes a piece in a thread.  Raises OSError: it is not written."""
+        """Writes a piece in a thread.  Raises OSError if it is not written."""
         folder, data = self._folder, handle.data
         assert data is not None
         if self._current is None or self._current not in self._segments:
             self._current, made = await folder.create()
             self._segments[self._current] = made
         number, segment = self._current, self._segments[self._current]
-        segment.pieces += 1  # from now on, so that nobody removes it
+        segment.pieces += 1  # counted now, so that the segment is not removed
         try:
             await folder.compute.run(partial(segment.file.append, data))
         except OSError:
             segment.pieces -= 1
-            self._end_segment(number)  # a part of the piece may be in it
+            self._end_segment(number)  # a part of the piece may be in the file
             raise
         if number not in self._segments:
-            return  # closed meanwhile
+            return  # closed during the write
         folder.stored(handle)
         self._waiting.pop(handle, None)
         handle.segment, handle.offset = number, segment.size
@@ -360,7 +360,7 @@ class Shelf:
         return element
 
     async def load(self, handle: Handle) -> None:
-        """See :class:`SpillNotLoaded`."""
+        """Reads a piece in a thread; see :class:`SpillNotLoaded`."""
         segment = self._segments.get(handle.segment)
         if segment is not None:
             segment.readers += 1
@@ -393,7 +393,7 @@ class Shelf:
             self._lose_piece(handle.segment)
 
     def close(self) -> None:
-        """Nothing of this shelf is wanted any more."""
+        """Drops all pieces."""
         for handle in list(self._waiting):
             self.forget(handle)
         self._current = None
@@ -421,7 +421,7 @@ class Shelf:
 
 
 def _read(file: AppendFile, handle: Handle) -> bytes:
-    """Raises OSError, SpillDamaged."""
+    """Reads a piece.  Raises OSError, SpillDamaged."""
     data = file.read(handle.offset, handle.length)
     if len(data) != handle.length or crc32(data) != handle.crc:
         raise SpillDamaged("the piece is damaged")

@@ -15,12 +15,12 @@ import trio
 from spe.errors import LogError
 from spe.runtime.disk_trouble import sync_failed
 
-#: What an atomic write leaves behind when the machine dies in the middle of it; never listed, overwritten next time.
+#: Prefix of temporary files of atomic writes; a crash may leave one.  Never listed, overwritten by the next write.
 _ASIDE: Final = ".aside-"
-#: Data are for their owner and group only.
+#: Data is for its owner and group only.
 _FILE_MODE: Final = 0o640
 _FOLDER_MODE: Final = 0o750
-#: Parts that the system writes at once: UIO_MAXIOV of Linux, and of macOS.
+#: Most parts of one write call: UIO_MAXIOV of Linux, and of macOS.
 _PARTS_MAX: Final = 1_024
 
 
@@ -43,10 +43,10 @@ class DiskFile:
                 rest[0] = memoryview(rest[0])[written:]
 
     async def sync(self) -> None:
-        """After a failed sync the kernel may have dropped what it could not write, so the file is not used again.
+        """Syncs the file.  After a failed sync the kernel may have dropped unwritten data, so the file is unusable.
 
         Raises:
-          OSError: for good (``sync_failed``), never for want of room.
+          OSError: permanent (``sync_failed``), even if the disk was full.
         """
         self._check()
         try:
@@ -56,7 +56,7 @@ class DiskFile:
             raise sync_failed(e, self._path) from e
 
     def read(self, offset: int, length: int) -> bytes:
-        """Fewer bytes than asked for only at the end of the file."""
+        """Reads at an offset; returns fewer bytes only at the end of the file."""
         data = os.pread(self._descriptor, length, offset)
         while (
             data and len(data) < length and (more := os.pread(self._descriptor, length - len(data), offset + len(data)))
@@ -82,7 +82,7 @@ class DiskFile:
 
 
 class DiskStorage:
-    """The Storage of production.  All paths are relative to ``root`` and stay below it."""
+    """The Storage for production.  All paths are relative to ``root`` and stay below it."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -136,8 +136,8 @@ class DiskStorage:
             holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "another process"
             os.close(descriptor)
             raise LogError(f"{target} is in use by {holder}") from None
-        self._locks[path] = descriptor  # the kernel gives the lock back when the process ends, however it ends
-        with suppress(OSError):  # a full disk has no room for a name; the lock holds without
+        self._locks[path] = descriptor  # the kernel releases the lock when the process ends, however it ends
+        with suppress(OSError):  # a full disk has no room for the name; the lock holds without it
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
 
@@ -150,7 +150,7 @@ class DiskStorage:
         return self._root / path
 
     def _make_folders(self, folder: Path) -> None:
-        """Creates what is missing, from the top, so that each new name is durable."""
+        """Creates missing folders from the top, so that each new name is durable."""
         if not folder.exists():
             self._make_folders(folder.parent)
             folder.mkdir(_FOLDER_MODE, exist_ok=True)
@@ -166,7 +166,7 @@ class DiskStorage:
                 os.fsync(f.fileno())
             os.replace(aside, target)
         except OSError:
-            aside.unlink(missing_ok=True)  # give the space back: the disk may be full
+            aside.unlink(missing_ok=True)  # frees the space: the disk may be full
             raise
         sync_folder(target.parent)
 
@@ -176,12 +176,12 @@ def _private(path: str, flags: int) -> int:
 
 
 def in_folder(folder: Path) -> tuple[DiskStorage, PurePosixPath]:
-    """A storage whose root is this folder, and the place of that folder in it."""
+    """Returns a storage with this folder as its root, and the path of the folder in it."""
     return DiskStorage(folder), PurePosixPath()
 
 
 def sync_folder(folder: Path) -> None:
-    """A rename is safe when its folder is synced."""
+    """Syncs a folder: a rename is durable only after that."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -3,8 +3,8 @@
 A folder holds ``ca.pem`` and, per process, ``NAME.pem`` and ``NAME.key`` (``spe certs`` makes them).  A certificate
 names its holder in a URI, ``spe://CLUSTER/NAME``; that name must be the one in the hello, on both ends.  TLS 1.3 only.
 
-New files are used without a restart, by new connections; those that are open go on, unless the certificate of the
-other end is revoked.  Files that are not good are refused, and the old certificate stays in use.
+New files are used without a restart, by new connections; open connections continue, unless the peer's certificate is
+revoked.  Bad files are refused, and the old certificate stays in use.
 """
 
 from __future__ import annotations
@@ -29,37 +29,37 @@ from spe.runtime.watched_files import LOOK_S, WatchedFiles
 from spe.status import CertificateStatus
 from spe.stream.times import SECOND, format_timestamp
 
-#: A read brings one record, so room for more would be made and given back each time.
+#: A read returns one TLS record at most, so a larger buffer would be wasted.
 _RECORD_BYTES: Final = 16 << 10
 #: Longest time for a handshake.
 HANDSHAKE_S: Final = 2.0
-#: Asks for states, and injects faults.
+#: Name of processes that request states and inject faults.
 CONTROL: Final = "control"
-#: Answers for a run as a whole.
+#: Name of the process that serves a whole run.
 SUPERVISOR: Final = "supervisor"
 
 
 def holder_of(name: str) -> str:
-    """Whose certificate a process of this name shows."""
+    """Returns the holder of the certificate that a process of this name shows."""
     return CONTROL if name == SUPERVISOR else name
 
 
 def file_stem(name: str) -> str:
-    """``source:a`` as a file name."""
+    """Returns a name such as ``source:a`` as a file name."""
     return quote(holder_of(name), safe="").replace("%3A", "-")
 
 
 def identity(cluster: str, name: str) -> str:
-    """The URI that a certificate carries."""
+    """Returns the URI in the certificate of a process."""
     return f"spe://{quote(cluster, safe='')}/{quote(holder_of(name), safe='')}"
 
 
 class _Loaded(NamedTuple):
-    """What the files were when they were read.
+    """Contents of the files.
 
     Attributes:
       authorities: certificates of the CA, in DER.
-      expires_us, ca_expires_us: microseconds since 1970, of our certificate, and of the first of the CA's.
+      expires_us, ca_expires_us: expiry of our certificate, and the first expiry of the CA's, microseconds since 1970.
     """
 
     server: ssl.SSLContext
@@ -70,19 +70,19 @@ class _Loaded(NamedTuple):
 
 
 class Tls:
-    """What a process needs to prove who it is, and to find out who others are.
+    """Certificates of a process: proves its name, and checks the names of its peers.
 
     Args:
-      folder: certificates of the cluster.
-      cluster, name: whose certificate is ours.
-      now: seconds, of a clock that only advances.
+      folder: folder of the cluster's certificates.
+      cluster, name: names of the cluster and of this process.
+      now: returns seconds of a clock that only advances.
 
     Attributes:
-      refused: why new files are not used; "" where there are none, or they are.
+      refused: the reason why new files are not used; "" if there are no such files.
       revoked: certificates that are not accepted.
 
     Raises:
-      ConfigError: a file is missing, unreadable, expired, revoked, of somebody else, or not of this CA.
+      ConfigError: a file is missing, unreadable, expired, revoked, of another holder, or not of this CA.
     """
 
     def __init__(self, folder: Path, cluster: str, name: str, now: Callable[[], float] = time.monotonic) -> None:
@@ -109,10 +109,10 @@ class Tls:
         return CertificateStatus(expires_us=loaded.expires_us, ca_expires_us=loaded.ca_expires_us, refused=refused)
 
     def renewed(self) -> bool | None:
-        """Looks at the files, every few seconds at most; uses new ones.
+        """Checks the files, every few seconds at most; uses new ones.
 
         Returns:
-          Are there new files that are used?  None: there are no new ones.  False: they are refused.
+          True: new files are used.  None: there are no new files.  False: they are refused.
         """
         if not self._files.changed():
             return None
@@ -135,14 +135,16 @@ class Tls:
             what = f"others can use it (mode {mode:o}); expected mode 600, or 640 where its group needs it"
             raise ConfigError([f"{self._key}: {what}"])
         server, client = self._context(ssl.PROTOCOL_TLS_SERVER), self._context(ssl.PROTOCOL_TLS_CLIENT)
-        ends = [ssl.cert_time_to_seconds(str(one["notAfter"])) * SECOND for one in client.get_ca_certs()]
+        ends = [
+            ssl.cert_time_to_seconds(str(certificate["notAfter"])) * SECOND for certificate in client.get_ca_certs()
+        ]
         expires_us = self._check_ourselves(server, client)
         return _Loaded(server, client, frozenset(client.get_ca_certs(binary_form=True)), expires_us, min(ends))
 
     def _context(self, protocol: int) -> ssl.SSLContext:
         context = ssl.SSLContext(protocol)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
-        context.check_hostname = False  # names are compared by us: hosts move, processes do not change their names
+        context.check_hostname = False  # we compare process names instead: processes change hosts, not names
         context.verify_mode = ssl.CERT_REQUIRED
         try:
             context.load_verify_locations(self._ca)
@@ -159,10 +161,10 @@ class Tls:
         return context
 
     def _check_ourselves(self, to_serve: ssl.SSLContext, to_connect: ssl.SSLContext) -> int:
-        """A handshake with ourselves, in memory: what others would find wrong with us is found here.
+        """Makes a handshake with ourselves, in memory, to find errors that peers would find.
 
         Returns:
-          When our certificate expires, microseconds since 1970.
+          Expiry of our certificate, microseconds since 1970.
         """
         to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
         server = to_serve.wrap_bio(to_server, to_client, server_side=True)
@@ -178,15 +180,15 @@ class Tls:
         except ssl.SSLError as error:
             raise ConfigError([f"{self._certificate}: {_reason(error)}"]) from error
         assert certificate is not None
-        if (found := self.name_in(certificate)) != holder_of(self.name):
+        if (holder := self.name_in(certificate)) != holder_of(self.name):
             expected = identity(self.cluster, self.name)
-            raise ConfigError([f"{self._certificate} is the certificate of {found!r}; expected that of {expected}"])
-        if (found, _valid_from_us(certificate)) in self.revoked:
+            raise ConfigError([f"{self._certificate} is the certificate of {holder!r}; expected that of {expected}"])
+        if (holder, _valid_from_us(certificate)) in self.revoked:
             raise ConfigError([f"{self._certificate} is revoked in {self.revoked.path}; expected a newer certificate"])
         return ssl.cert_time_to_seconds(str(certificate["notAfter"])) * SECOND
 
     def name_in(self, certificate: object) -> str:
-        """The holder's name in our cluster; "" where it has none."""
+        """Returns the holder's name in our cluster; "" if it has none."""
         names = certificate.get("subjectAltName", ()) if isinstance(certificate, dict) else ()
         prefix = identity(self.cluster, "")
         for kind, value in names:
@@ -196,13 +198,13 @@ class Tls:
 
 
 class TlsStream(trio.abc.Stream):
-    """A stream whose other end has shown a certificate.
+    """A stream whose peer has shown a certificate.
 
     Args:
-      revoked: is it revoked by now?  Then nothing more is sent or received.
+      revoked: returns whether the certificate is revoked; then nothing more is sent or received.
 
     Attributes:
-      certified: the name in it.
+      certified: the name in the certificate.
     """
 
     def __init__(
@@ -219,7 +221,7 @@ class TlsStream(trio.abc.Stream):
 
     @property
     def peer_name(self) -> str | None:
-        """As of the stream below."""
+        """Peer name of the inner stream."""
         name: str | None = getattr(self._inner, "peer_name", None)
         return name
 
@@ -241,7 +243,7 @@ class TlsStream(trio.abc.Stream):
         return data
 
     def _check(self) -> None:
-        """Raises BrokenResourceError."""
+        """Raises BrokenResourceError if the certificate is revoked."""
         if self._revoked():
             raise trio.BrokenResourceError(f"the certificate of {self.certified!r} is revoked")
 
@@ -253,8 +255,8 @@ class TlsNetwork:
     """A network whose connections have certificates on both ends.
 
     Args:
-      inner: what carries the bytes.
-      trace: told of connections whose handshake failed.
+      inner: network below TLS.
+      trace: gets an event for each failed handshake.
     """
 
     def __init__(self, inner: Network, tls: Tls, trace: Trace) -> None:
@@ -265,11 +267,11 @@ class TlsNetwork:
 
     @property
     def plain(self) -> Network:
-        """The same without certificates."""
+        """The network below TLS."""
         return self._inner
 
     def certificate(self) -> CertificateStatus:
-        """Of the certificate that new connections use."""
+        """Returns the status of the certificate that new connections use."""
         self.look()
         return self._tls.status()
 
@@ -287,13 +289,13 @@ class TlsNetwork:
             self._trace.event("certificate_refused", why=self._tls.refused, until=until)
 
     async def watch(self) -> None:
-        """Looks for new files from time to time, also while nobody connects; until cancelled."""
+        """Checks for new files from time to time, even without connections, until cancelled."""
         while True:
             await trio.sleep(LOOK_S)
             self.look()
 
     async def connect(self, address: str, seconds: float = CONNECT_S) -> TlsStream:
-        """As the inner network.  Raises LinkBroken also where the other end's certificate is not good."""
+        """Connects as the inner network does.  Raises LinkBroken also if the peer's certificate is bad."""
         self.look()
         stream = await self._inner.connect(address, seconds)
         try:
@@ -339,7 +341,7 @@ def _valid_from_us(certificate: Mapping[str, Any]) -> int:
 
 
 def _reason(error: BaseException) -> str:
-    """What the library said, from inside whatever it was wrapped in."""
+    """The library's error message, from within wrapping exceptions."""
     inner: BaseException | None = error
     while inner is not None:
         if isinstance(inner, ssl.SSLCertVerificationError):

@@ -1,4 +1,4 @@
-"""Files that another program may renew: whether they are others than those in use."""
+"""Detects changes of files that another program may renew."""
 
 from __future__ import annotations
 
@@ -6,46 +6,46 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-#: Of each file: what changes when it is written, replaced, or made readable; None: it is not there.
+#: Per file, values that change when it is written, replaced, or made readable; None: the file does not exist.
 _Signature = tuple[tuple[int, int, int, int] | None, ...]
 
-#: How often files are looked at.
+#: Time between two checks, seconds.
 LOOK_S: Final = 5.0
 
 
 class WatchedFiles:
-    """See the module.
+    """Compares files with those in use.
 
     Args:
-      now: seconds, of a clock that only advances.
-      settle: two looks must have found the same: files of which some are still to be written do not go together.  Not
-        for who looks seldom, and tries again where they do not.
+      now: returns seconds of a clock that only advances.
+      settle: require two equal checks, since a set of files may be half written.  Unnecessary for callers that check
+        seldom and retry.
     """
 
     def __init__(self, paths: Sequence[Path], now: Callable[[], float], *, settle: bool = True) -> None:
         self._paths = paths
         self._settle = settle
         self._now = now
-        self._used = self._seen = self._look()
+        self._used = self._latest = self._look()
         self._looked_s = now()
 
     def changed(self) -> bool:
-        """Whether there are new files, once for each change; looks every few seconds at most."""
+        """Returns True once for each change; checks every few seconds at most."""
         if (now := self._now()) - self._looked_s < LOOK_S:
             return False
         self._looked_s = now
-        before, self._seen = self._seen, self._look()
-        if self._seen == self._used or (self._settle and self._seen != before):
+        before, self._latest = self._latest, self._look()
+        if self._latest == self._used or (self._settle and self._latest != before):
             return False
-        self._used = self._seen
+        self._used = self._latest
         return True
 
     def _look(self) -> _Signature:
-        found: list[tuple[int, int, int, int] | None] = []
+        signatures: list[tuple[int, int, int, int] | None] = []
         for path in self._paths:
             try:
-                one = path.stat()
-                found.append((one.st_ino, one.st_mtime_ns, one.st_ctime_ns, one.st_size))
+                status = path.stat()
+                signatures.append((status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size))
             except OSError:
-                found.append(None)
-        return tuple(found)
+                signatures.append(None)
+        return tuple(signatures)

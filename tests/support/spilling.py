@@ -46,7 +46,9 @@ class Spilling:
         self.folder = self.open(limit)
 
     def open(self, limit: int) -> SpillFolder:
-        return SpillFolder(self.storage, Directly(), self, self.path, limit, told=self.told.append, room=self._has_room)
+        return SpillFolder(
+            self.storage, Directly(), self, self.path, limit, report=self.told.append, room=self._has_room
+        )
 
     def _has_room(self) -> None:
         self.rooms += 1

@@ -160,7 +160,7 @@ async def test_full_disk_is_retried_though_nothing_waits(first: str, autojump_cl
             return round(trio.current_time() * 1e6)
 
     disk = SimDisk()
-    folder = SpillFolder(disk, Directly(), Clock(), FOLDER, 1 << 30, told=lambda why: None, room=told.set)
+    folder = SpillFolder(disk, Directly(), Clock(), FOLDER, 1 << 30, report=lambda why: None, room=told.set)
     shelf = folder.shelf(SCHEMA)
     disk.space_left = 10
     async with trio.open_nursery() as nursery:
@@ -269,7 +269,7 @@ async def test_files_are_touched_in_threads_only() -> None:
     disk = Threaded()
     disk.loop = threading.get_ident()
     clock = SystemClock()
-    folder = SpillFolder(disk, ThreadCompute(), clock, FOLDER, 1 << 30, told=[].append, room=lambda: None)
+    folder = SpillFolder(disk, ThreadCompute(), clock, FOLDER, 1 << 30, report=[].append, room=lambda: None)
     shelf = folder.shelf(SCHEMA)
     async with trio.open_nursery() as nursery:
         await nursery.start(folder.run)
