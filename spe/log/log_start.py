@@ -1,6 +1,6 @@
 """The start of a log whose oldest segments were deleted: a small record, in two files (rule E4).
 
-Order of writing: archive, both files, then the removal of segments.  So a record never releases a segment that is needed,
+Order of writing: archive, both files, then the removal of segments.  So a record never releases a needed segment,
 and segments that a crash leaves before the start are removed when the log is opened.  If one file is damaged, the
 other is used.
 """

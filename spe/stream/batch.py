@@ -1,9 +1,9 @@
-"""What flows: columnar rows inside a unit, and the closed set of stream elements between units.
+"""Columnar rows inside a unit, and the closed set of stream elements between units.
 
-``Rows`` is the unit of work inside: no kind, no ids, because operators never look at either.  ``Batch`` puts a kind
-and an id range around rows for a stream.  All arrays are treated as immutable once they are in a Column: whoever
-wants to write copies first.  The classes are not ``frozen`` because freezing triples the cost of making one, and
-they are made once per small batch on the hot path; nothing assigns to their fields.
+Operators work on ``Rows``, which have no kind and no ids, since operators never use either.  ``Batch`` adds a kind and
+an id range to rows for a stream.  All arrays are treated as immutable once they are in a Column: to write, copy first.
+The classes are not ``frozen`` because freezing triples the cost of making an object, and they are made once per small
+batch on the hot path; nothing assigns to their fields.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BoolArray = npt.NDArray[np.bool_]
 AnyArray = npt.NDArray[Any]
 
 
-#: Bytes per row up to which nobody looks which texts are the same.
+#: Average bytes per row up to which equal texts are not searched for.
 _LITTLE_TEXT: Final = 16
 
 
@@ -34,8 +34,8 @@ class Column:
 
     Attributes:
       values: shape (n,); dtype by attribute type.  Under a null the value is unspecified but initialised.
-      valid: shape (n,), False where null; None when nothing is null.
-      dictionary: for strings, what the int32 codes in ``values`` mean; else None.
+      valid: shape (n,), False where null; None if nothing is null.
+      dictionary: for strings, the dictionary of the int32 codes in ``values``; else None.
     """
 
     __slots__ = ("dictionary", "valid", "values")
@@ -64,7 +64,7 @@ class Column:
 
     @property
     def text_bytes(self) -> int:
-        """About the memory that its long texts take, each counted once however many rows have it."""
+        """Approximate memory of the long texts, each counted once however many rows have it."""
         dictionary = self.dictionary
         if dictionary is None or dictionary.longest <= SHORT_TEXT or not len(self.values):
             return 0
@@ -85,13 +85,13 @@ class Column:
         return int(np.add.reduce(dictionary.sizes_of(codes), dtype=np.int64))
 
     def in_dictionary(self, target: StringDictionary) -> Column:
-        """The same strings, coded in ``target``."""
+        """Returns the column with its strings coded in ``target``."""
         if self.dictionary is target or self.dictionary is None:
             return self
         return Column(self.dictionary.translated(self.values, target), self.valid, target)
 
     def to_list(self) -> list[Any]:
-        """Python objects, None for null.  For sinks and tests, not for the hot path."""
+        """Returns Python objects, None for null.  For sinks and tests, not for the hot path."""
         out: list[Any]
         if self.dictionary is not None:
             texts = self.dictionary.strings
@@ -107,7 +107,7 @@ class Column:
     def from_list(
         cls, items: Sequence[Any], type_: AttributeType, dictionary: StringDictionary | None = None
     ) -> Column:
-        """A column of Python objects, None for null.
+        """Makes a column of Python objects, None for null.
 
         Raises:
           TypeError, ValueError, OverflowError: an item does not fit the type.
@@ -125,10 +125,10 @@ class Column:
 
 
 def canonical(values: AnyArray) -> AnyArray:
-    """−0.0 becomes 0.0 and every NaN the same NaN, so that equal values have equal bits (rule U12)."""
+    """Replaces −0.0 by 0.0 and every NaN by the same NaN, so that equal values have equal bits (rule U12)."""
     if values.dtype != np.float64 or len(values) == 0:
         return values
-    values = values + 0.0  # −0.0 + 0.0 is 0.0; also the copy we may write to
+    values = values + 0.0  # −0.0 + 0.0 is 0.0; also makes a copy that we may write to
     nan = np.isnan(values)
     if nan.any():
         values[nan] = np.nan
@@ -136,7 +136,7 @@ def canonical(values: AnyArray) -> AnyArray:
 
 
 class Rows:
-    """Tuples without kind or id: what operators see.
+    """Tuples without kind or id, as operators get them.
 
     Attributes:
       time: shape (n,) int64, microseconds.
@@ -171,12 +171,12 @@ class Rows:
         time = self.time[start:stop]
         t_max = time if self.t_max is self.time else self.t_max[start:stop]
         part = Rows(time, t_max, tuple([c.slice(start, stop) for c in self.columns]))
-        if self._span is not None and self._span[0] and len(time):  # so are its parts
+        if self._span is not None and self._span[0] and len(time):  # parts of sorted rows are sorted
             part._span = (True, time.item(0), time.item(-1))
         return part
 
     def span(self) -> tuple[bool, int, int]:
-        """(sorted by time?, smallest time, largest); at least one row.  Looked at once: several rooms ask."""
+        """(sorted by time?, smallest time, largest) of at least one row.  Cached, since several modules use it."""
         span = self._span
         if span is None:
             time = self.time
@@ -193,7 +193,7 @@ class Rows:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays, and of the long texts that they name: a function of the rows, not of dictionaries."""
+        """Bytes of the arrays, and of the long texts that they refer to: a function of the rows, not of dictionaries."""
         total = self.time.nbytes + (0 if self.t_max is self.time else self.t_max.nbytes)
         for column in self.columns:
             total += column.values.nbytes + (0 if column.valid is None else column.valid.nbytes)
@@ -203,11 +203,11 @@ class Rows:
 
     @property
     def text_bytes(self) -> int:
-        """The part of :attr:`nbytes` that texts have."""
+        """The part of :attr:`nbytes` for texts."""
         return sum([c.text_bytes for c in self.columns])
 
     def to_tuples(self) -> list[tuple[Any, ...]]:
-        """Attribute values per row.  For sinks and tests, not for the hot path."""
+        """Returns attribute values per row.  For sinks and tests, not for the hot path."""
         return list(zip(*[c.to_list() for c in self.columns])) if self.columns else [()] * len(self)
 
     @classmethod
@@ -231,7 +231,7 @@ class Rows:
         rows: Iterable[Sequence[Any]],
         pool: StringPool | None = None,
     ) -> Rows:
-        """Rows of Python tuples, ``t_max`` = ``time``.  For readers and tests."""
+        """Makes rows of Python tuples, with ``t_max`` = ``time``.  For readers and tests."""
         stamps = np.asarray(time, np.int64)
         cells = list(zip(*rows)) or [()] * len(schema)
         dictionary = pool.current() if pool is not None else None
@@ -240,14 +240,14 @@ class Rows:
 
 
 def column_from(attribute: Attribute, items: list[Any], dictionary: StringDictionary | None) -> Column:
-    """A column of Python objects, checked against nullability.  Raises as :meth:`Column.from_list`."""
+    """Makes a column of Python objects and checks nullability.  Raises as :meth:`Column.from_list`."""
     if not attribute.nullable and any(x is None for x in items):
         raise ValueError(f"attribute {attribute.name!r} is not nullable")
     return Column.from_list(items, attribute.type, dictionary)
 
 
 def concat_columns(columns: Sequence[Column]) -> Column:
-    """One column after the other; strings are brought into the last column's dictionary."""
+    """Concatenates columns; strings are coded in the last column's dictionary."""
     if len(columns) == 1:
         return columns[0]
     dictionary = columns[-1].dictionary
@@ -261,7 +261,7 @@ def concat_columns(columns: Sequence[Column]) -> Column:
 
 
 def concat_rows(parts: Sequence[Rows]) -> Rows:
-    """One after the other, in the order given; at least one part."""
+    """Concatenates parts in their order; needs at least one part."""
     if len(parts) == 1:
         return parts[0]
     t_max = time = np.concatenate([p.time for p in parts])
@@ -276,8 +276,8 @@ def concat_rows(parts: Sequence[Rows]) -> Rows:
 def merge_rows(parts: Sequence[Rows]) -> Rows:
     """Merges parts, in any order within, into one order: (time, part, position in part).
 
-    A stable sort of the concatenation is exactly that order, and timsort finds the sorted runs.  Where the parts
-    already lie one after the other nothing is moved.
+    A stable sort of the concatenation gives exactly that order, and timsort finds the sorted runs.  Nothing is moved if
+    the parts are consecutive in time.
     """
     if in_order(parts):
         return _sorted(concat_rows(parts))
@@ -294,10 +294,12 @@ def merge_rows(parts: Sequence[Rows]) -> Rows:
     for column in zip(*[p.columns for p in parts]):
         last = column[-1].dictionary
         valid, pieces = None, []
-        for one in column:
-            pieces.append(one.values if one.dictionary is last else one.in_dictionary(last).values)
-            if one.valid is not None:
-                valid = one.valid
+        for part_column in column:
+            pieces.append(
+                part_column.values if part_column.dictionary is last else part_column.in_dictionary(last).values
+            )
+            if part_column.valid is not None:
+                valid = part_column.valid
         if valid is not None:
             valid = _masks(column).take(order)
         columns.append(Column(concatenate(pieces).take(order), valid, last))
@@ -305,7 +307,7 @@ def merge_rows(parts: Sequence[Rows]) -> Rows:
 
 
 def _sorted(rows: Rows) -> Rows:
-    """Known to be in order of time: whoever asks need not look."""
+    """Marks rows as sorted by time, so that :meth:`Rows.span` need not compute it."""
     if len(rows.time):
         rows._span = (True, rows.time.item(0), rows.time.item(-1))
     return rows
@@ -316,7 +318,7 @@ def _masks(columns: Sequence[Column]) -> BoolArray:
 
 
 def in_order(parts: Sequence[Rows]) -> bool:
-    """Is each part sorted, and none begins before the end of the one before it?"""
+    """Is each part sorted, and does none begin before the end of the previous one?"""
     end = BEFORE_TIME
     for rows in parts:
         if len(rows.time):
@@ -334,8 +336,8 @@ class Batch:
     Attributes:
       kind: stable batches are final; tentative ones may be undone.
       from_id, upto_id: the half-open range (from_id, upto_id] of ids of the *full* stream that this covers.
-      ids: shape (n,) int64, the rows' own ids; None when they are exactly from_id + 1 … upto_id.  A substream
-        (hash filter) covers a range of which it holds only some rows, so "id = last + 1" does not hold on it.
+      ids: shape (n,) int64, the rows' ids; None if they are exactly from_id + 1 … upto_id.  A substream (hash
+        filter) covers a range and has only some of its rows, so "id = last + 1" does not hold for it.
       rows: the tuples; for all streams but a source's, sorted by time.
     """
 
@@ -354,11 +356,11 @@ class Batch:
         return np.arange(self.from_id + 1, self.upto_id + 1, dtype=np.int64)
 
     def select(self, mask: BoolArray) -> Batch:
-        """The rows of ``mask``; still covers the same ids."""
+        """Selects the rows of ``mask``; the batch still covers the same ids."""
         return Batch(self.kind, self.from_id, self.upto_id, self.row_ids()[mask], self.rows.select(mask))
 
     def after(self, last_id: int) -> Batch:
-        """What lies beyond ``last_id``; it must be inside (or before) the covered range."""
+        """Returns the part after ``last_id``, which must be in (or before) the covered range."""
         if last_id <= self.from_id:
             return self
         if self.ids is None:
@@ -368,7 +370,7 @@ class Batch:
         return Batch(self.kind, last_id, self.upto_id, self.ids[skip:], self.rows.slice(skip, len(self.rows)))
 
     def numbered_after(self, last_id: int) -> Batch:
-        """The same rows with the ids that follow ``last_id``: what a holder of tentative tuples calls them."""
+        """Renumbers the rows with the ids that follow ``last_id``, as consumers number tentative tuples."""
         if self.ids is None and self.from_id == last_id:
             return self
         return Batch(self.kind, last_id, last_id + len(self), None, self.rows)
@@ -380,12 +382,12 @@ class Batch:
 
 @dataclass(slots=True, eq=False)
 class Boundary:
-    """Promise that no later tuple of this kind's stream has a smaller ``time``.
+    """The promise that no later tuple of this kind's stream has a smaller ``time``.
 
     Attributes:
       kind: a stable boundary is final; a tentative one is undone with the tentative suffix.
       time: microseconds; END_OF_TIME ends the stream.
-      upto_id: of a stable boundary, the id of the last stable tuple before it in the full stream.
+      upto_id: for a stable boundary, the id of the last stable tuple before it in the full stream.
     """
 
     kind: Kind
@@ -398,7 +400,7 @@ class Boundary:
 
 @dataclass(slots=True, eq=False)
 class Undo:
-    """Delete every tuple after ``upto_id``: the whole tentative suffix of this subscription (rule V5)."""
+    """Deletes every tuple after ``upto_id``: the whole tentative suffix of this subscription (rule V5)."""
 
     upto_id: int
 

@@ -1,4 +1,4 @@
-"""What a client is given: one element of one channel, with its time of arrival."""
+"""Changes: elements of channels with times of arrival, as clients get them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from spe.stream.ids import Channel
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One element of a channel as the client received it.
+    """An element of a channel as the client received it.
 
     Attributes:
-      element: a stable or tentative Batch, a Boundary, an Undo (drop everything after its id) or a RecDone.
+      element: a stable or tentative Batch, a Boundary, an Undo (delete everything after its id) or a RecDone.
       arrived_us: wall time of arrival, microseconds since the epoch.
     """
 

@@ -1,4 +1,4 @@
-"""Arrays as they were when a snapshot was taken, though their owner goes on writing to them.
+"""Copy-on-write arrays: the contents at the time of a snapshot, while their owner goes on writing to them.
 
 The snapshot refers to the owner's arrays.  The owner saves each entry here before it overwrites it for the first time,
 so neither the snapshot nor a write after it copies more than the entries that are written.
@@ -15,15 +15,15 @@ import numpy.typing as npt
 AnyArray = npt.NDArray[Any]
 IndexArray = npt.NDArray[np.intp]
 
-#: So many entries of fewer indices than that are put together.
+#: Number of entries with fewer indices than this from which they are joined.
 _SMALL_ENTRIES: Final = 64
 
 
 class Frozen:
-    """The first ``count`` entries of several arrays, as they were.
+    """The first ``count`` entries of several arrays, at the time of a snapshot.
 
     Attributes:
-      saved: (indices, their values in each array) of what was overwritten since, in order.
+      saved: (indices, their values in each array) of entries overwritten since, in order.
     """
 
     __slots__ = ("__weakref__", "_is_saved", "arrays", "count", "saved")
@@ -35,9 +35,9 @@ class Frozen:
         self._is_saved: npt.NDArray[np.bool_] | None = None
 
     def save(self, at: IndexArray) -> int:
-        """To be called before these entries are written; returns how many had to be saved.
+        """Saves entries before they are written; returns the number that was newly saved.
 
-        A reader in another thread copies first and looks for what was saved afterwards, so saving comes before writing.
+        A reader in another thread copies first and applies saved entries afterwards, so saving comes before writing.
         """
         if self._is_saved is None:
             self._is_saved = np.zeros(self.count, np.bool_)
@@ -52,7 +52,7 @@ class Frozen:
         return len(at)
 
     def _put_together(self) -> None:
-        """Joins the small entries at the end: an array of one number takes as much as one of ten."""
+        """Joins the small entries at the end: an array of one number takes as much memory as one of ten."""
         start = len(self.saved)
         while start and len(self.saved[start - 1][0]) < _SMALL_ENTRIES:
             start -= 1
@@ -66,7 +66,7 @@ class Frozen:
 
 
 class FrozenArray:
-    """One array of a :class:`Frozen`; a leaf of a snapshot's tree, stored as the array that it stands for."""
+    """An array of a :class:`Frozen`; a leaf of a snapshot's tree, stored as the frozen array."""
 
     __slots__ = ("_frozen", "_number")
 
@@ -90,7 +90,7 @@ class FrozenArray:
                 yield
             stop = min(start + size, frozen.count)
             out[start:stop] = array[start:stop]
-        # What is saved from here on was copied as it was.
+        # Entries saved from here on were copied unchanged.
         written = 0
         for at, values in frozen.saved[: len(frozen.saved)]:
             out[at] = values[number]
@@ -100,7 +100,7 @@ class FrozenArray:
                 yield
 
     def array(self) -> AnyArray:
-        """All entries, copied at once."""
+        """Copies all entries at once."""
         out: AnyArray = np.empty(len(self), self.dtype)
         for _ in self.copy_to(out, max(1, len(self))):
             pass
@@ -108,7 +108,7 @@ class FrozenArray:
 
 
 class Derived:
-    """A leaf of a snapshot that can be made again from the others: shared inside the process, stored as None."""
+    """A leaf of a snapshot that can be derived from the others: shared inside the process, stored as None."""
 
     __slots__ = ("value",)
 

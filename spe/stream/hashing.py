@@ -10,13 +10,13 @@ import numpy.typing as npt
 
 from spe.stream.batch import Column
 
-#: Goes into the plan fingerprint: another hash is another plan.
+#: Part of the plan fingerprint: another hash makes another plan.
 HASH_VERSION: Final = 2
 _NULL: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
 def mix(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """splitmix64's finaliser, in place."""
+    """Applies splitmix64's finaliser in place."""
     x ^= x >> np.uint64(30)
     x *= np.uint64(0xBF58476D1CE4E5B9)
     x ^= x >> np.uint64(27)
@@ -26,7 +26,7 @@ def mix(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 
 def value_bits(column: Column) -> npt.NDArray[np.uint64]:
-    """64 bits per row, the same for equal values; null is a value of its own.  May be the column's own memory."""
+    """Returns 64 bits per row, equal for equal values; null is a separate value.  May be the column's own memory."""
     if column.dictionary is not None:
         empty = not len(column.dictionary)
         base = np.zeros(len(column.values), np.uint64) if empty else column.dictionary.hashes_of(column.values)
@@ -38,14 +38,14 @@ def value_bits(column: Column) -> npt.NDArray[np.uint64]:
 
 
 def hash_column(column: Column) -> npt.NDArray[np.uint64]:
-    """A 64-bit hash per row, by value."""
+    """Returns a 64-bit hash per row, by value."""
     return mix(value_bits(column) + np.uint64(0x9E3779B97F4A7C15))
 
 
 def partition_of(columns: Sequence[Column], count: int) -> npt.NDArray[np.int64]:
-    """The partition, 0 … count − 1, of each row by its key columns (at least one).
+    """Returns the partition, 0 … count − 1, of each row by its key columns (at least one).
 
-    Each has an equal range of hashes, in order: so 2 of 8 partitions hold what 1 of 4 does (InputStream.upstream).
+    Partitions have equal ranges of hashes, in order: so 2 of 8 partitions equal 1 of 4 (InputStream.upstream).
     """
     total = hash_column(columns[0])
     for column in columns[1:]:

@@ -1,8 +1,8 @@
-"""What happened in a run, as the checkers read it: a list of events, each with its time.
+"""The history of a run for the checkers: a list of events, each with its time.
 
-Consumers tell what reaches them (``replicas/consumer/upstream.py``, ``replicas/client/client.py``), sources what they
-made available, replicas their states; whoever disturbs a run tells of processes and faults.  Times are microseconds of
-one clock that all processes of the run share, and events are in the order in which they happened.
+Consumers report received elements (``replicas/consumer/upstream.py``, ``replicas/client/client.py``), sources report
+available tuples, replicas their states, and fault injectors processes and faults.  Times are microseconds of one clock
+that all processes of the run share, and events are in chronological order.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from spe.stream.batch import Element
 from spe.stream.ids import Channel
 from spe.stream.names import NodeState
 
-#: The mode of a subscription; "" where the consumer has closed it and takes no more of it.
+#: The mode of a subscription; "" if the consumer has closed it.
 FeedMode = Literal["main", "corrections", ""]
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """An element arrived at a consumer's edge, before it did anything with it.
+    """An element arrived at a consumer, which has not yet processed it.
 
     Attributes:
       consumer: ``unit/partition@node``, or ``client:NAME``.
-      generation: which subscription of this consumer to this channel; grows with each, anew with each start.
+      generation: number of the subscription of this consumer to this channel; restarts with the process.
     """
 
     at_us: int
@@ -49,7 +49,7 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A consumer decided to subscribe, and what it says that it holds (Subscribe of docs/internals/protocol.md)."""
+    """A consumer subscribed, with its position and holdings (Subscribe of docs/internals/protocol.md)."""
 
     at_us: int
     consumer: str
@@ -65,7 +65,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Promoted:
-    """A subscription has another mode from here on."""
+    """A subscription changed its mode."""
 
     at_us: int
     consumer: str
@@ -76,7 +76,7 @@ class Promoted:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """A subscription ended: given up, or lost."""
+    """A subscription ended: closed, or lost."""
 
     at_us: int
     consumer: str
@@ -87,10 +87,10 @@ class Closed:
 
 @dataclass(frozen=True, slots=True)
 class StateChanged:
-    """A replica announced a state.  RECOVERING is always a new beginning: it holds nothing of what came before.
+    """A replica announced a state.  RECOVERING is always a restart without any earlier state.
 
     Attributes:
-      runs: False: it stands by from now on, or has left.
+      runs: False: it became a standby, or has left.
     """
 
     at_us: int
@@ -106,7 +106,7 @@ class Sent:
 
     Attributes:
       upto_id: last id available now.
-      high_us: largest time among the tuples that are new with this; BEFORE_TIME when only the boundary is.
+      high_us: largest time of the newly available tuples; BEFORE_TIME if only the boundary is new.
       frontier_us: boundary available now.
     """
 
@@ -119,7 +119,7 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class ProcessUp:
-    """A process began.  ``host``: a node, ``source:NAME`` or ``client:NAME``; ``incarnation`` grows with each start."""
+    """A process started.  ``host``: a node, ``source:NAME`` or ``client:NAME``; ``incarnation`` counts starts."""
 
     at_us: int
     host: str
@@ -128,7 +128,7 @@ class ProcessUp:
 
 @dataclass(frozen=True, slots=True)
 class ProcessDown:
-    """A process ended; nothing that it does afterwards counts."""
+    """A process ended; its later actions do not count."""
 
     at_us: int
     host: str
@@ -136,13 +136,13 @@ class ProcessDown:
 
 @dataclass(frozen=True, slots=True)
 class DirectoryApplied:
-    """A process goes by another version of the directory from here on, or began with one from its disk.
+    """A process applied another version of the directory, or started with one from its disk.
 
     Attributes:
       host: as in ``ProcessUp``.
       epoch, number: the version.
-      kept: it is on the disk of the process, unless that lied.
-      file: where it would be; a process that begins with another plan has another.
+      kept: the version is on the disk of the process, if the disk tells the truth.
+      file: path of the version on the disk; depends on the plan.
     """
 
     at_us: int
@@ -155,14 +155,14 @@ class DirectoryApplied:
 
 @dataclass(frozen=True, slots=True)
 class FaultBegan:
-    """A fault happens, with its targets as they were found.
+    """A fault began, with its actual targets.
 
     Attributes:
-      number: names the fault in its end.
-      hosts: processes that it befell.
-      links: (from, to) of each direction of a link that it befell.
-      amount: how bad it is: microseconds (delay with its jitter, lag, skew), bytes per second (slow), share of sends
-        (loss), times slower (busy).
+      number: identifies the fault in its ``FaultEnded``.
+      hosts: affected processes.
+      links: (from, to) of each affected direction of a link.
+      amount: strength: microseconds (delay with its jitter, lag, skew), bytes per second (slow), share of sends
+        (loss), slow-down factor (busy).
     """
 
     at_us: int
@@ -181,13 +181,13 @@ class FaultEnded:
 
 @dataclass(frozen=True, slots=True)
 class Buffers:
-    """What a replica holds.
+    """The buffers of a replica.
 
     Attributes:
       held_bytes: stable tuples in its SUnion.
-      tentative: does it hold anything tentative, taken in or made?
-      log_entries: stable elements that its outputs keep beyond what all consumers have acknowledged (the largest).
-      digests: per output channel, tuples made so far and the digest of them.
+      tentative: does it hold tentative tuples, of inputs or outputs?
+      log_entries: stable elements beyond the acknowledgements of all consumers, in its largest output.
+      digests: per output channel, number and digest of the tuples made so far.
     """
 
     at_us: int
@@ -200,7 +200,7 @@ class Buffers:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerRounds:
-    """Rounds of the scheduler in the second of virtual time that ends here; in each, who is runnable runs once."""
+    """Rounds of the scheduler in the past second of virtual time; in each round all runnable tasks run once."""
 
     at_us: int
     count: int
@@ -208,12 +208,12 @@ class SchedulerRounds:
 
 @dataclass(frozen=True, slots=True)
 class LogHeld:
-    """What a replica that is killed leaves in its checkpoint log, of what is synced.
+    """The synced checkpoint log of a killed replica.
 
     Attributes:
-      acknowledged: of each input, what upstream may have forgotten for its sake.
-      positions: of each input, from where it is replayed; shorter, where there is trouble.
-      trouble: why nothing can be made again; "" where something can.
+      acknowledged: per input, the id up to which upstream may have deleted tuples.
+      positions: per input, the id from which it is replayed; shorter if the log cannot be loaded.
+      trouble: the reason why no state can be restored; "" if it can.
     """
 
     at_us: int
@@ -225,7 +225,7 @@ class LogHeld:
 
 @dataclass(frozen=True, slots=True)
 class LogAcknowledged:
-    """A source whose log is not kept for ever heard what a consumer does not need any more (E2)."""
+    """A source with ``retain`` received a consumer's acknowledgement for its log (E2)."""
 
     at_us: int
     channel: Channel
@@ -236,7 +236,7 @@ class LogAcknowledged:
 
 @dataclass(frozen=True, slots=True)
 class LogReleased:
-    """A source begins to delete everything up to a tuple (E4): from here on nobody can hold it."""
+    """A source began to delete everything up to a tuple (E4): no consumer may need it any more."""
 
     at_us: int
     channel: Channel
@@ -245,7 +245,7 @@ class LogReleased:
 
 @dataclass(frozen=True, slots=True)
 class LogBehind:
-    """A consumer asked a source for what follows ``position``, and some of that is deleted, up to ``last_id``."""
+    """A consumer requested a source's tuples after ``position``, of which those up to ``last_id`` are deleted."""
 
     at_us: int
     channel: Channel
@@ -256,7 +256,7 @@ class LogBehind:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A line of a process's trace: ``name`` is the event's, ``text`` its fields."""
+    """A line of a process's trace: ``name`` of the event, and ``text`` with its fields."""
 
     at_us: int
     host: str
@@ -288,7 +288,7 @@ Event = (
 
 
 class History:
-    """The events of a run, in order.  A history is also the sink that an ``Env`` reports to."""
+    """The events of a run, in order.  Also the receiver of events for an ``Env``."""
 
     def __init__(self, events: Iterable[Event] = ()) -> None:
         self._events: list[Event] = list(events)
@@ -307,10 +307,10 @@ class History:
 
     @property
     def end_us(self) -> int:
-        """Time of the last event; 0 where there is none."""
+        """Time of the last event; 0 if there is none."""
         return self._events[-1].at_us if self._events else 0
 
 
 def host_of(consumer: str) -> str:
-    """The process that a consumer or replica lives in: ``n1`` of ``unit/0@n1``; a client is its own."""
+    """The process of a consumer or replica: ``n1`` of ``unit/0@n1``; a client is its own process."""
     return consumer if consumer.startswith("client:") else consumer.rpartition("@")[2]

@@ -1,4 +1,4 @@
-"""Names of what is partitioned and replicated: channels, partitions, replicas."""
+"""Identifiers of channels, partitions and replicas."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from spe.stream.names import NodeId, StreamId, UnitId
 
 
 class Channel(NamedTuple):
-    """One partition of a stream: the sequence that ids count."""
+    """One partition of a stream; ids count its tuples."""
 
     stream: StreamId
     partition: int
@@ -18,7 +18,7 @@ class Channel(NamedTuple):
 
 
 class PartitionId(NamedTuple):
-    """One partition of a unit: what is replicated."""
+    """One partition of a unit; partitions are replicated."""
 
     unit: UnitId
     partition: int

@@ -1,4 +1,4 @@
-"""Names that both the wire and the state machine need."""
+"""Identifiers and enums of both the wire and the state machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class NodeState(enum.IntEnum):
 
 
 class Kind(enum.IntEnum):
-    """May this batch or boundary still be undone?"""
+    """Whether a batch or boundary is final (stable) or may be undone (tentative)."""
 
     STABLE = 0
     TENTATIVE = 1

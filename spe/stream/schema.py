@@ -91,11 +91,11 @@ class Schema:
         return name in self._index
 
     def __getitem__(self, name: str) -> Attribute:
-        """Raises KeyError, naming what there is."""
+        """Returns an attribute.  Raises KeyError with the existing names."""
         return self.attributes[self.index(name)]
 
     def index(self, name: str) -> int:
-        """Position of an attribute.  Raises KeyError, naming what there is."""
+        """Position of an attribute.  Raises KeyError with the existing names."""
         try:
             return self._index[name]
         except KeyError:

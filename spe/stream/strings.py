@@ -1,10 +1,10 @@
 """Strings as int32 codes into an append-only dictionary.
 
-A code means something only beside its dictionary, inside this process.  It never decides an order, a tie or a
-partition: those go by the text (:meth:`StringDictionary.ranks`, :meth:`StringDictionary.hashes_of`).
+A code is valid only with its dictionary, inside this process.  It never decides an order, a tie or a partition: these
+depend on the text (:meth:`StringDictionary.texts`, :meth:`StringDictionary.hashes_of`).
 
-A dictionary only grows, so whoever fills one asks a :class:`StringPool` for the current one: when that is full a
-new one begins, and the old one is freed with the last column that refers to it.
+A dictionary only grows, so new strings go into the current dictionary of a :class:`StringPool`: when that is full a new
+one begins, and the old one is freed with the last column that refers to it.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ UInt64Array = npt.NDArray[np.uint64]
 #: Entries after which a pool begins a new dictionary.  Large enough that steady key sets never rotate, small
 #: enough (some 20 MB of text and tables) that a stream of unique strings stays bounded.
 DICTIONARY_LIMIT: Final = 1 << 17
-#: Bytes of long texts after which it does so as well: its entries alone would bound nothing then.
+#: Bytes of long texts after which a pool begins a new dictionary: the number of entries alone does not bound memory.
 DICTIONARY_TEXT_BYTES: Final = 16 << 20
-#: Characters up to which a text is not counted where bytes are: it takes about what the tables take for any text.
+#: Characters up to which a text is not counted in bytes: the tables take about as much for any text.
 SHORT_TEXT: Final = 32
-#: New texts that are hashed when some of them are asked for; of more only those.
+#: Number of new texts up to which all are hashed when some hashes are needed; beyond it only the needed ones.
 _HASHED_AT_ONCE: Final = 1 << 13
 
 
-#: Tells Python's collector of cycles to leave an object alone, for good.  Texts refer to nothing; else it
-#: looks at every text of every list in one go, which has taken 340 ms of ten million.
+#: Exempts an object from Python's cycle collector for good.  Texts refer to nothing; otherwise the collector visits
+#: every text of every list at once, which has taken 340 ms for ten million.
 _untrack: Final = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("PyObject_GC_UnTrack", ctypes.pythonapi))
 
 
@@ -62,15 +62,15 @@ class StringDictionary:
         #: Characters of the longest entry.
         self.longest = 0
         self._by_string: dict[str, int] = {}
-        #: With room for more entries; 0 where a text was not hashed yet.  Of those before _hashed_upto all were.
+        #: With room for more entries; 0 where a text is not hashed yet.  All before _hashed_upto are hashed.
         self._hashes: UInt64Array = np.empty(0, np.uint64)
         self._hashed_upto = 0
-        #: Bytes of each long text, with room for more entries; how many are known; and their sum.
+        #: Bytes of each long text, with room for more entries; number of known sizes; and their sum.
         self._sizes: Int32Array = np.empty(0, np.int32)
         self._sized_upto = 0
         self._text_bytes = 0
         self._object_array: npt.NDArray[np.object_] = np.empty(0, np.object_)
-        #: Our code -> code in another dictionary, -1 where it was not looked up yet; with room for more.
+        #: Our code -> code in another dictionary, -1 if not looked up yet; with room for more.
         self._translations: WeakKeyDictionary[StringDictionary, Int32Array] = WeakKeyDictionary()
         for s in strings:
             self.code(s)
@@ -79,26 +79,26 @@ class StringDictionary:
         return len(self.strings)
 
     def code(self, string: str) -> int:
-        """The code of ``string``, added if it is new."""
-        found = self._by_string.get(string)
-        if found is None:
-            found = self._by_string[string] = len(self.strings)
+        """Returns the code of ``string``, and adds it if it is new."""
+        code = self._by_string.get(string)
+        if code is None:
+            code = self._by_string[string] = len(self.strings)
             self.strings.append(string)
             if len(string) > self.longest:
                 self.longest = len(string)
-        return found
+        return code
 
     def find(self, string: str) -> int:
-        """The code of ``string``, or -1."""
+        """Returns the code of ``string``, or -1."""
         return self._by_string.get(string, -1)
 
     def encode(self, strings: Sequence[str]) -> Int32Array:
-        """Codes of many strings, adding those that are new."""
+        """Returns the codes of many strings, and adds the new ones."""
         code = self.code
         return np.fromiter((code(s) for s in strings), np.int32, len(strings))
 
     def extend(self, strings: Sequence[str]) -> Int32Array:
-        """Adds different strings, most of which are not there; returns the codes of all."""
+        """Adds distinct strings, most of them new; returns the codes of all."""
         if not self._by_string.keys().isdisjoint(strings):
             return self.encode(strings)
         first = len(self.strings)
@@ -108,7 +108,7 @@ class StringDictionary:
         return np.arange(first, len(self.strings), dtype=np.int32)
 
     def texts(self) -> npt.NDArray[np.object_]:
-        """All entries as an object array, for taking many at once; valid until the next addition."""
+        """Returns all entries as an object array, for bulk access; valid until the next addition."""
         if len(self._object_array) != len(self.strings):
             grown = np.empty(len(self.strings), np.object_)
             grown[:] = self.strings
@@ -116,9 +116,9 @@ class StringDictionary:
         return self._object_array
 
     def hashes_of(self, codes: npt.NDArray[Any]) -> UInt64Array:
-        """A 64-bit hash of each code's text, the same on every machine and release.
+        """Returns a 64-bit hash of each code's text, the same on every machine and release.
 
-        Where many texts are new, only those that are asked for are hashed: a step is bounded (B8).
+        B8: the work of a step is bounded; if many texts are new, only the needed ones are hashed.
         """
         new = range(self._hashed_upto, len(self.strings))
         if len(new):
@@ -144,19 +144,19 @@ class StringDictionary:
 
     @property
     def crowded(self) -> bool:
-        """Has it so much text that whoever adds to it should begin another one?"""
+        """Has it so much text that further strings should go into a new dictionary?"""
         return self.longest > SHORT_TEXT and self.text_bytes >= DICTIONARY_TEXT_BYTES
 
     @property
     def text_bytes(self) -> int:
-        """Bytes of memory that its long texts take."""
+        """Memory of the long texts, bytes."""
         self._size_new()
         return self._text_bytes
 
     def sizes_of(self, codes: npt.NDArray[Any]) -> Int32Array:
-        """Bytes of memory that each code's text takes, 0 for one of at most ``SHORT_TEXT`` characters.
+        """Returns the memory of each code's text in bytes, 0 for a text of at most ``SHORT_TEXT`` characters.
 
-        A function of the text alone, whatever else is here.  Of a code outside the size is that of another one.
+        Depends on the text alone.  A code out of range gets the size of another one.
         """
         if self.longest <= SHORT_TEXT:
             return np.zeros(len(codes), np.int32)
@@ -179,9 +179,9 @@ class StringDictionary:
         self._sized_upto = count
 
     def translated(self, codes: npt.NDArray[Any], target: StringDictionary) -> Int32Array:
-        """The same texts as codes of ``target``, where what is missing is added; anything of a code that we lack.
+        """Returns the same texts as codes of ``target``, and adds missing ones; codes out of range get any code.
 
-        Only what is asked for is looked up, however large we are: a step is bounded (B8).
+        B8: the work of a step is bounded; only the codes at hand are looked up.
         """
         count = len(self.strings)
         if not count:
@@ -193,23 +193,23 @@ class StringDictionary:
             if table is not None:
                 larger[:known] = table
             table = self._translations[target] = larger
-        found: Int32Array = table[:count].take(codes, mode="clip")
-        if len(found) and found.min() < 0:
-            new, strings = np.unique(codes[found < 0].clip(0, count - 1)), self.strings
+        translated: Int32Array = table[:count].take(codes, mode="clip")
+        if len(translated) and translated.min() < 0:
+            new, strings = np.unique(codes[translated < 0].clip(0, count - 1)), self.strings
             table[new] = target.encode([strings[code] for code in new.tolist()])
-            found = table[:count].take(codes, mode="clip")
-        return found
+            translated = table[:count].take(codes, mode="clip")
+        return translated
 
     def map_entries(self, function: Callable[[str], Any], done: int = 0) -> list[Any]:
-        """``function`` of each entry from ``done`` on: string functions cost per distinct text, not per row."""
+        """Applies ``function`` to each entry from ``done`` on: string functions cost per distinct text, not per row."""
         return [function(s) for s in self.strings[done:]]
 
 
 class StringPool:
-    """Hands out the dictionary that new strings go into, and begins a new one when it is full.
+    """Returns the dictionary for new strings, and begins a new one when it is full.
 
-    Each begins with the empty string, as every connection's table does: where strings first come in the same order,
-    they have the same codes, and none need be translated.
+    Each begins with the empty string, as every connection's table does: strings that first come in the same order then
+    have the same codes, and need no translation.
     """
 
     __slots__ = ("_current", "_limit")

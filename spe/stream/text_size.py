@@ -1,4 +1,4 @@
-"""How much text a row has, and may have."""
+"""The size of a row's text, and its limit."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 from spe.errors import SpeError
 from spe.stream.batch import Column, Int64Array, Rows
 
-#: Text that one row may have, in UTF-8, where a text that stands in several columns counts once: what the string table
-#: of a connection holds at a time.  Part of the protocol, and so the same in every process, as a setting could not be.
+#: Most text of one row, in UTF-8; a text in several columns counts once: the capacity of a connection's string table.
+#: Part of the protocol, so it must be equal in all processes, and is not a setting.
 ROW_TEXT_BYTES: Final = 32 << 20
 
 #: Most bytes of a character in UTF-8.
@@ -19,24 +19,24 @@ _WIDEST: Final = 4
 
 
 class RowTooLarge(SpeError):
-    """A row has more text than may be sent."""
+    """A row has more text than can be sent."""
 
 
 def too_large(columns: Sequence[Column]) -> dict[int, int]:
-    """Rows with more text than they may have: their number, and how much."""
+    """Returns rows with more text than allowed: their numbers and sizes."""
     texts = [c for c in columns if c.dictionary is not None]
     if _WIDEST * _longest(texts) <= ROW_TEXT_BYTES:
         return {}
-    found: dict[int, int] = {}
+    sizes: dict[int, int] = {}
     for row in np.flatnonzero(sum(map(_text_bytes, texts)) > ROW_TEXT_BYTES).tolist():
         size = sum(map(_utf8_bytes, {_text(c, row) for c in texts}))
         if size > ROW_TEXT_BYTES:
-            found[row] = size
-    return found
+            sizes[row] = size
+    return sizes
 
 
 def row_bytes(columns: Sequence[Column]) -> int | Int64Array:
-    """Bytes of each row in a log at most, each text counted wherever it stands; a number: no row has more."""
+    """Upper bound of each row's bytes in a log, every occurrence of a text counted; or a single bound for all rows."""
     fixed = 2 * 8 + 9 * len(columns)  # two times; 8 bytes and a bit of a mask for each attribute
     texts = [c for c in columns if c.dictionary is not None]
     longest = _WIDEST * _longest(texts)
@@ -44,9 +44,9 @@ def row_bytes(columns: Sequence[Column]) -> int | Int64Array:
 
 
 def rows_within(rows: Rows, max_bytes: int) -> int:
-    """How many rows from the first on have at most ``max_bytes`` as :attr:`Rows.nbytes` counts; at least one.
+    """Number of rows from the first on that fit ``max_bytes`` of :attr:`Rows.nbytes`; at least one.
 
-    Where the first alone has more, those behind it may have as many bytes again.
+    If the first alone is larger, the rows after it may have ``max_bytes`` in addition.
     """
     count, texts = len(rows), [c for c in rows.columns if c.text_bytes]
     if not texts:
@@ -54,19 +54,19 @@ def rows_within(rows: Rows, max_bytes: int) -> int:
     fixed = (1 + (rows.t_max is not rows.time)) * rows.time.itemsize
     fixed += sum(c.values.itemsize + (c.valid is not None) for c in rows.columns)
     stop = max(1, max_bytes // (fixed + max(c.dictionary.longest for c in texts if c.dictionary is not None)))
-    while True:  # more of them: what lies far behind the end is not looked at
+    while True:  # in growing steps: rows far behind the end are not examined
         stop = min(count, 2 * stop)
         sizes = np.full(stop, fixed)
         for column in texts:
             _add_first(sizes, column.slice(0, stop))
-        # Rows that share a text larger than all of it go together: one by one they would take it along each.
-        found = int(sizes.cumsum().searchsorted(max_bytes + (sizes[0] if sizes[0] > max_bytes else 0), "right"))
-        if found < stop or stop == count:
-            return max(1, found)
+        # Rows that share a text larger than max_bytes stay together: one by one, each would repeat it.
+        fitting = int(sizes.cumsum().searchsorted(max_bytes + (sizes[0] if sizes[0] > max_bytes else 0), "right"))
+        if fitting < stop or stop == count:
+            return max(1, fitting)
 
 
 def _add_first(sizes: Int64Array, column: Column) -> None:
-    """Adds the bytes of each text where it first stands."""
+    """Adds the bytes of each text at its first occurrence."""
     assert column.dictionary is not None
     codes, places = column.values, None
     if column.valid is not None:
@@ -76,23 +76,23 @@ def _add_first(sizes: Int64Array, column: Column) -> None:
     sizes[first if places is None else places[first]] += column.dictionary.sizes_of(used)
 
 
-#: Rows with less text are not looked at one by one.
+#: Rows with less text are not measured individually.
 _SHORT: Final = 1 << 10
 
 
 def refusal(size: int) -> str:
-    """Why such a row is not taken."""
+    """Error text for a row with too much text."""
     return f"{size} bytes of text in one row; at most {ROW_TEXT_BYTES} can be sent"
 
 
 def check_text(columns: Sequence[Column]) -> None:
-    """Raises RowTooLarge."""
+    """Raises RowTooLarge for rows with too much text."""
     for size in too_large(columns).values():
         raise RowTooLarge(refusal(size))
 
 
 def _longest(texts: Sequence[Column]) -> int:
-    """Characters that no row has more of."""
+    """Upper bound of the characters of a row."""
     return sum(c.dictionary.longest for c in texts if c.dictionary is not None)
 
 

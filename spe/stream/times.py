@@ -1,4 +1,4 @@
-"""Tuple time: int64 microseconds, with an end that arithmetic saturates at."""
+"""Tuple time: int64 microseconds, with ends at which arithmetic saturates."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 #: The boundary that ends a stream; later than every tuple.  2**62, so that adding a window cannot overflow.
 END_OF_TIME: Final = 2**62
-#: Before every tuple: nothing has been released yet.
+#: Earlier than every tuple: nothing has been released yet.
 BEFORE_TIME: Final = -(2**62)
 #: Event times outside ±2**61 µs (some 73,000 years) are refused: the ends of time must stay out of reach of sums.
 EVENT_LIMIT_US: Final = 2**61
@@ -34,10 +34,10 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def parse_duration(text: str) -> int:
-    """Microseconds of a text such as ``500ms``, ``2s``, ``1h30m`` or ``-10s``.
+    """Parses a text such as ``500ms``, ``2s``, ``1h30m`` or ``-10s``; returns microseconds.
 
     Raises:
-      ValueError: the text is no duration (a bare number has no unit and is refused), or longer than time.
+      ValueError: the text is no duration (a bare number has no unit and is refused), or too long.
     """
     body, sign = text.strip(), 1
     if body.startswith("-"):
@@ -57,7 +57,7 @@ def parse_duration(text: str) -> int:
 
 
 def format_duration(us: int) -> str:
-    """The shortest exact text that :func:`parse_duration` reads back."""
+    """Returns the shortest exact text that :func:`parse_duration` accepts."""
     for unit in ("d", "h", "m", "s", "ms"):
         if us and us % _UNITS[unit] == 0:
             return f"{us // _UNITS[unit]}{unit}"
@@ -65,7 +65,7 @@ def format_duration(us: int) -> str:
 
 
 def parse_timestamp(text: str) -> int:
-    """Microseconds since the epoch of an ISO 8601 text; UTC where no zone is given.
+    """Parses ISO 8601; returns microseconds since the epoch.  UTC if no zone is given.
 
     Years outside 1 to 9999 are written with a sign and six digits, as ISO 8601 has it: ``+012026-01-01T00:00:00``.
 
@@ -82,7 +82,7 @@ def parse_timestamp(text: str) -> int:
 
 
 def format_timestamp(us: int) -> str:
-    """:func:`iso_timestamp` for people: ±∞ for the ends of time."""
+    """Formats a time as :func:`iso_timestamp` does, with ±inf for the ends of time."""
     if us >= END_OF_TIME:
         return "+inf"
     if us <= BEFORE_TIME:
@@ -91,7 +91,7 @@ def format_timestamp(us: int) -> str:
 
 
 def iso_timestamp(us: int) -> str:
-    """ISO 8601 text in UTC of any int64, microseconds only where there are any; :func:`parse_timestamp` reads it."""
+    """Formats any int64 as ISO 8601 in UTC, without zero microseconds; :func:`parse_timestamp` accepts the text."""
     try:
         return (_EPOCH + timedelta(microseconds=us)).replace(tzinfo=None).isoformat()
     except OverflowError:
@@ -103,14 +103,14 @@ def iso_timestamp(us: int) -> str:
 
 
 def saturating_add(time_us: int, delta_us: int) -> int:
-    """``time_us + delta_us``, staying at the ends of time once there."""
+    """Returns ``time_us + delta_us``; the ends of time stay."""
     if time_us >= END_OF_TIME or time_us <= BEFORE_TIME:
         return time_us
     return max(BEFORE_TIME, min(END_OF_TIME, time_us + delta_us))
 
 
 def floor_to(time_us: int, step_us: int) -> int:
-    """The largest multiple of ``step_us`` that is ≤ ``time_us``; the ends of time are multiples of everything."""
+    """Returns the largest multiple of ``step_us`` that is ≤ ``time_us``; the ends of time count as multiples."""
     if time_us >= END_OF_TIME or time_us <= BEFORE_TIME:
         return time_us
     return time_us - time_us % step_us
