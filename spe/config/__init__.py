@@ -1,4 +1,4 @@
-"""Configuration: YAML or the same data from Python, to a plan and a directory (docs/reference/configuration.md)."""
+"""Configuration: makes a plan and a directory from YAML or Python data (docs/reference/configuration.md)."""
 
 from spe.config.load import (
     load,

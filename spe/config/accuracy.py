@@ -1,4 +1,4 @@
-"""The ``accuracy`` section: what a report measures of the tentative tuples of each output."""
+"""The ``accuracy`` section: measures of the tentative tuples of each output, for reports."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Measure = Literal["overlap", "topk", "precision", "recall", "exact"]
 
 
 def _names_or_none(value: Any) -> tuple[str, ...]:
-    """As names, and an empty list where nothing is wanted."""
+    """Reads names; an empty list is allowed."""
     return () if value == [] else names_of(value)
 
 
 class AccuracyModel(Model):
-    """Of one output; what is not said follows from its operator.
+    """Measures of one output; defaults depend on its operator.
 
     Attributes:
       measures: shares from 0 to 1.
@@ -46,10 +46,10 @@ class AccuracyModel(Model):
 def read_accuracy(
     section: Any, outputs: Sequence[StreamId], schemas: Mapping[StreamId, Schema], problems: Problems
 ) -> dict[StreamId, AccuracyChoice]:
-    """By output.
+    """Reads the section; returns the choice of each output.
 
     Args:
-      schemas: of the outputs that could be typed.
+      schemas: schemas of the outputs that could be typed.
     """
     if section is None:
         return {}
@@ -58,7 +58,7 @@ def read_accuracy(
             ("accuracy",), "expected a mapping: OUTPUT: {measures: [overlap, exact], key: [...], errors: [...]}"
         )
         return {}
-    found: dict[StreamId, AccuracyChoice] = {}
+    choices: dict[StreamId, AccuracyChoice] = {}
     for name, entry in section.items():
         if name not in outputs:
             hint = did_you_mean(str(name), outputs)
@@ -70,8 +70,8 @@ def read_accuracy(
         choice = model.choice()
         if name in schemas:
             _check(choice, schemas[name], name, problems)
-        found[name] = choice
-    return found
+        choices[name] = choice
+    return choices
 
 
 def _check(choice: AccuracyChoice, schema: Schema, output: str, problems: Problems) -> None:

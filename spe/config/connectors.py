@@ -1,4 +1,4 @@
-"""Connectors of other packages in a configuration: those that it names are known besides the built-in ones."""
+"""Connectors of other packages in a configuration: kinds named there are known in addition to the built-in ones."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ def with_installed(
     path: Path,
     problems: Problems,
 ) -> Collection[str] | None:
-    """The kinds that an entry may have: the built-in ones, and those of packages that it names.
+    """Returns the kinds that an entry may have: the built-in ones, and those of installed packages that it names.
 
     Args:
       what: ``reader`` or ``sink``, for messages.
-      written: the entry; anything.
+      written: the entry, unchecked.
       options: keys that are no kinds.
 
     Returns:
-      None: it names a kind that nobody has, or one whose package is broken; a problem says which, and what there is.
+      None: it names an unknown kind, or one whose package is broken; a problem names it and the known kinds.
     """
     keys = [key for key in written if isinstance(key, str)] if isinstance(written, Mapping) else []
     others = [key for key in keys if key not in built_in and key not in options]
-    found: list[str] = []
+    known: list[str] = []
     try:
-        found = [key for key in others if find(key) is not None]
-        if others and not found and not any(key in built_in for key in keys):
-            # No kind is known, so this is meant to be one.
+        known = [key for key in others if find(key) is not None]
+        if others and not known and not any(key in built_in for key in keys):
+            # No key is a known kind, so this key is meant as one.
             kind, there = others[0], installed_kinds(group)
             hint = instead_of(kind, [*built_in, *installed(group)])
             more = f"; installed: {', '.join(there)}" if there else "; no package that is installed has another one"
@@ -49,4 +49,4 @@ def with_installed(
         for problem in error.problems:
             problems.add(path, problem)
         return None
-    return [*built_in, *found]
+    return [*built_in, *known]

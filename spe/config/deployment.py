@@ -1,4 +1,4 @@
-"""The sections about where and how the query runs: nodes, fragments, clients, timing, limits."""
+"""The sections for the deployment of the query: nodes, fragments, clients, timing, limits."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from spe.values import (
 
 X_US: Final = 2 * SECOND
 ALPHA: Final = 0.9
-#: The client where none is configured: it reads every output.
+#: The default client, which reads every output.
 ONLY_CLIENT: Final = "client"
 
 _LOGGED: Final = "{continuous: true, recovery: 2s}"
@@ -51,7 +51,7 @@ PolicyName = Literal["suspend", "delay", "process"]
 
 
 class PolicyModel(Model):
-    """What to do with new tuples during UP_FAILURE and during STABILIZATION; one word sets both."""
+    """Policies for new tuples during UP_FAILURE and during STABILIZATION; one word sets both."""
 
     failure: PolicyName | None = None
     stabilization: PolicyName | None = None
@@ -62,7 +62,7 @@ def _policy(value: Any) -> Any:
 
 
 class CheckpointModel(Model):
-    """Checkpoints at an interval, or a log of what changes; without either, on entering UP_FAILURE.
+    """Checkpoints at an interval, or a log of changes; by default a checkpoint on entering UP_FAILURE.
 
     Attributes:
       every: interval of whole checkpoints.
@@ -123,11 +123,11 @@ class CheckpointModel(Model):
         return [name for name in names if getattr(self, name) not in (None, False)]
 
     def checkpoints(self) -> Checkpoints:
-        """Those of a node."""
+        """Returns the checkpoints of a node."""
         return Checkpoints(self.every, self.disk)
 
     def log(self) -> Continuous | None:
-        """The log of a fragment; None: it has none."""
+        """Returns the log of a fragment; None: no log."""
         if not self.continuous:
             return None
         share, period = self.share or SHARE, SECOND
@@ -137,7 +137,7 @@ class CheckpointModel(Model):
 
 
 class NodeDefaults(Model):
-    """What holds for every node that does not say otherwise.
+    """Defaults of nodes.
 
     Attributes:
       x: how long a result may be held back. Default: `2s`.
@@ -172,7 +172,7 @@ class NodeModel(NodeDefaults):
 
 
 class CoordinatorModel(Model):
-    """The process that tells standbys to run.
+    """The process that activates standbys.
 
     Attributes:
       address: required on several machines. Default: any port under `spe run`.
@@ -263,7 +263,7 @@ class LimitsModel(Model):
     tail: Annotated[int, BeforeValidator(_size_or_off)] = Limits().tail_bytes
     suffix: Size = Limits().suffix_bytes
     input: Size = Limits().input_bytes
-    #: Room for a row of some thousand attributes; more than the default is of no use, for rows and texts are divided.
+    #: Room for a row of some thousand attributes; more than the default is useless, since rows and texts are divided.
     frame: Annotated[Size, Field(ge=64 << 10, le=Limits().frame_bytes)] = Limits().frame_bytes
     spill: Annotated[int, BeforeValidator(_size_or_off)] = Limits().spill_bytes
 
@@ -272,13 +272,13 @@ class LimitsModel(Model):
 
 
 class SecurityModel(Model):
-    """Who is let in."""
+    """How processes authenticate each other."""
 
     certificates: str | None = None
     insecure: bool = False
 
     def security(self, folder: FilePath) -> Security:
-        """``certificates`` starts from the folder of the configuration."""
+        """Returns the settings; ``certificates`` is relative to the folder of the configuration."""
         return Security(None if self.certificates is None else str(folder / self.certificates), self.insecure)
 
 
@@ -292,7 +292,7 @@ def _bind(value: Any) -> str:
 
 
 class MetricsModel(Model):
-    """Where every process serves its metrics and health."""
+    """Address at which every process serves its metrics and health."""
 
     port: Annotated[int, Field(ge=0, le=65_535)] = MetricsSettings().port
     bind: Annotated[str, BeforeValidator(_bind)] = MetricsSettings().bind
@@ -308,7 +308,7 @@ def _key(value: Any) -> tuple[str, ...] | dict[str, tuple[str, ...]]:
 
 
 def _replicas(value: Any) -> int | tuple[tuple[str, ...], ...]:
-    """``2``; ``[n1, n2]`` for the one partition; ``[[n1, n2], [n3, n4]]`` for each."""
+    """Reads ``2``; ``[n1, n2]`` for the only partition; ``[[n1, n2], [n3, n4]]`` for each."""
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return value
     if isinstance(value, list | tuple) and value:
@@ -324,7 +324,7 @@ def _standbys(value: Any) -> int | tuple[tuple[str, ...], ...]:
 
 
 def _checkpoint(value: Any) -> Any:
-    """``2s`` is short for ``{every: 2s}``."""
+    """Expands ``2s`` to ``{every: 2s}``."""
     if isinstance(value, dict):
         return value
     try:
@@ -349,9 +349,10 @@ class FragmentModel(Model):
     checkpoint: Annotated[CheckpointModel | None, BeforeValidator(_checkpoint)] = None
 
     def spec(self, name: str, default: CheckpointModel | None = None) -> FragmentSpec:
-        """
+        """Returns the specification.
+
         Args:
-          default: what all fragments have that do not say otherwise.
+          default: checkpoint settings of fragments without their own.
         """
         checkpoint = self.checkpoint or CheckpointModel()
         log = (self.checkpoint or default or checkpoint).log()
@@ -381,7 +382,7 @@ class OutputModel(Model):
 
 
 class SinkKeys(Model):
-    """Where a client writes, and in which mode."""
+    """The place and mode of a client's sink."""
 
     SINKS: ClassVar[Mapping[str, SinkDeclaration]] = SINKS
 
@@ -390,21 +391,23 @@ class SinkKeys(Model):
     @model_validator(mode="after")
     def _fits(self) -> SinkKeys:
         if len([k for k in self.SINKS if getattr(self, k) is not None]) != 1:
-            raise ValueError("expected " + " or ".join(f"{k}: {one.written}" for k, one in self.SINKS.items()))
+            raise ValueError(
+                "expected " + " or ".join(f"{k}: {declared.written}" for k, declared in self.SINKS.items())
+            )
         self.declared.check(self.value, self.mode)
         return self
 
     @property
     def declared(self) -> SinkDeclaration:
-        return next(one for kind, one in self.SINKS.items() if getattr(self, kind) is not None)
+        return next(sink for kind, sink in self.SINKS.items() if getattr(self, kind) is not None)
 
     @property
     def value(self) -> Any:
-        """What stands behind the kind."""
+        """The value of the kind's key."""
         return getattr(self, self.declared.kind)
 
     def sink(self) -> dict[str, Any]:
-        """The dict of ``spe.plan.directory.ClientSettings.sinks``."""
+        """Returns the dict for ``spe.plan.directory.ClientSettings.sinks``."""
         return {"kind": self.declared.kind, **self.declared.sink(self.value), "mode": self.mode}
 
     def place(self) -> tuple[str, str]:
@@ -428,7 +431,7 @@ class ClientModel(Model):
 
     @model_validator(mode="after")
     def _own_files(self) -> ClientModel:
-        """Clients may share a path, on machines of their own; the files of one client would be written twice."""
+        """Checks that one client does not write a file twice; clients on different machines may share a path."""
         if self.external and self.sinks:
             raise ValueError("an external client is a program of yours, which has no sinks; expected no sinks")
         if self.external and self.retain is not None:
@@ -440,12 +443,12 @@ class ClientModel(Model):
 
 
 def read_defaults(section: Any, problems: Problems) -> NodeDefaults:
-    """What holds for nodes and fragments that do not say otherwise."""
+    """Reads the defaults of nodes and fragments."""
     return validated(NodeDefaults, {} if section is None else section, ("defaults",), problems) or NodeDefaults()
 
 
 def read_nodes(section: Any, default: NodeDefaults, replicas: int, problems: Problems) -> dict[NodeId, Node]:
-    """All nodes; n1 … where none are configured, as many as the largest number of replicas."""
+    """Reads all nodes; by default n1, n2, …, as many as the largest number of replicas."""
     if section is None:
         section = {f"n{i + 1}": {} for i in range(max(1, replicas))}
     elif isinstance(section, list | tuple) and all(isinstance(n, str) for n in section):
@@ -461,7 +464,7 @@ def read_nodes(section: Any, default: NodeDefaults, replicas: int, problems: Pro
         if name == COORDINATOR:
             problems.add(("nodes", name), "is the name of the process that gives orders; expected another one")
         model = validated(NodeModel, {} if entry is None else entry, ("nodes", name), problems)
-        model = model or NodeModel()  # its mistakes are noted; fragments may still refer to it
+        model = model or NodeModel()  # its mistakes are reported; fragments may still refer to it
         if model.checkpoint is not None and model.checkpoint.continuous:
             problems.add(
                 ("nodes", name, "checkpoint", "continuous"),
@@ -497,17 +500,17 @@ def read_fragments(section: Any, default: NodeDefaults, problems: Problems) -> t
     if not isinstance(section, Mapping) or not section:
         problems.add(("fragments",), "expected a mapping: NAME: {operators: [...], replicas: 2}")
         return ()
-    found = []
+    specs = []
     for name, entry in section.items():
         model = validated(FragmentModel, entry, ("fragments", name), problems)
         if model is not None:
             _check_effect(name, entry, model, problems)
-            found.append(model.spec(name, default.checkpoint))
-    return tuple(found)
+            specs.append(model.spec(name, default.checkpoint))
+    return tuple(specs)
 
 
 def _check_effect(name: str, entry: Mapping[str, Any], model: FragmentModel, problems: Problems) -> None:
-    """Whole checkpoints of a fragment are those of its standbys; what nodes write is said by them."""
+    """Checks that a fragment's checkpoint settings have an effect: they are for standbys, nodes have their own."""
     checkpoint = model.checkpoint
     if checkpoint is None or checkpoint.continuous:
         return
@@ -526,37 +529,39 @@ def _check_effect(name: str, entry: Mapping[str, Any], model: FragmentModel, pro
 
 
 def read_bounds(section: Any, outputs: Sequence[StreamId], problems: Problems) -> dict[StreamId, int]:
-    """The longest time that a new result of an output may take, for those that say it."""
+    """Reads the bounds of outputs: the longest time that a new result may take."""
     if not isinstance(section, Mapping):
         return {}
-    found: dict[StreamId, int] = {}
+    bounds: dict[StreamId, int] = {}
     for name in outputs:
         entry = section.get(name)
         model = validated(OutputModel, {} if entry is None else entry, ("outputs", str(name)), problems)
         if model is not None and model.bound is not None:
-            found[name] = model.bound
-    return found
+            bounds[name] = model.bound
+    return bounds
 
 
 def _kinds_of_sinks(entry: Any, path: Path, problems: Problems) -> frozenset[str] | None:
-    """The kinds that the sinks of a client may have; None: one of them is not known, which is noted."""
+    """Returns the kinds that the sinks of a client may have; None: one is unknown, which is reported."""
     sinks = entry.get("sinks") if isinstance(entry, Mapping) else None
-    found: set[str] = set(SINKS)
+    known: set[str] = set(SINKS)
     for at, written in enumerate(sinks if isinstance(sinks, list | tuple) else ()):
         kinds = with_installed("sink", written, SINKS, ("mode",), SINKS_GROUP, find_sink, (*path, at), problems)
         if kinds is None:
             return None
-        found.update(kinds)
-    return frozenset(found)
+        known.update(kinds)
+    return frozenset(known)
 
 
 @cache
 def _client_model(kinds: frozenset[str]) -> type[ClientModel]:
-    """The model of a client that may have these sinks."""
+    """Returns the model of a client that may have these sinks."""
     if kinds <= SINKS.keys():
         return ClientModel
-    sinks = {kind: one for kind in [*SINKS, *sorted(kinds - SINKS.keys())] if (one := find_sink(kind)) is not None}
-    others: Any = {kind: (one.value | None, None) for kind, one in sinks.items() if kind not in SINKS}
+    sinks = {
+        kind: declared for kind in [*SINKS, *sorted(kinds - SINKS.keys())] if (declared := find_sink(kind)) is not None
+    }
+    others: Any = {kind: (declared.value | None, None) for kind, declared in sinks.items() if kind not in SINKS}
     model = create_model("SinkModel", __base__=SinkModel, **others)
     model.SINKS = sinks
     return create_model("ClientModel", __base__=ClientModel, sinks=(list[model], Field(default_factory=list)))  # type: ignore[valid-type]
@@ -565,10 +570,10 @@ def _client_model(kinds: frozenset[str]) -> type[ClientModel]:
 def read_clients(
     section: Any, outputs: Sequence[StreamId], operators: Sequence[StreamId], folder: FilePath, problems: Problems
 ) -> dict[str, ClientSettings]:
-    """Clients; one that reads everything where none is configured.  ``{}`` means none.
+    """Reads the clients; by default one that reads everything.  ``{}`` means none.
 
     Args:
-      folder: that relative paths of archives start from.
+      folder: folder for relative paths of archives.
     """
     if section is None:
         return {ONLY_CLIENT: ClientSettings(ONLY_CLIENT, tuple(outputs))}

@@ -1,7 +1,7 @@
-"""YAML with the line of every key and value, so that each mistake can be shown where it was made.
+"""YAML with the line of every key and value, so that each mistake can be shown in its place.
 
-A reading of YAML 1.2's core schema rather than PyYAML's 1.1: ``on``, ``no`` and ``1:30`` are texts, as anybody who
-writes ``on: ts`` in a window means them; keys are always texts.
+The schema is YAML 1.2's core schema rather than PyYAML's 1.1: ``on``, ``no`` and ``1:30`` are texts, as in a window's
+``on: ts``; keys are always texts.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from spe.problems import Path, Problem, Problems, show_path
 
 _INT: Final = re.compile(r"[-+]?[0-9]+")
 _FLOAT: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-#: Values that a configuration may have once its aliases are followed: nine lines of aliases can mean millions.
+#: Most values of a configuration after its aliases are resolved: nine lines of aliases can make millions.
 VALUES_MAX: Final = 100_000
 _CONSTANTS: Final[dict[str, Any]] = {"true": True, "false": False, "null": None, "~": None, "": None}
 
 
 class LineMark(NamedTuple):
-    """Where a value stands.  Lines and columns count from 1.
+    """The place of a value.  Lines and columns count from 1.
 
     Attributes:
-      text_column: column of the first character of a text that stands on one line as it is; 0 otherwise.
-      file: where that line is; "" for the document itself.
+      text_column: column of the first character of a text that is unescaped on one line; 0 otherwise.
+      file: file of the line; "" for the document itself.
     """
 
     line: int
@@ -44,9 +44,9 @@ class Document:
     Attributes:
       name: file name, for messages.
       text: the YAML; "" for a configuration made in Python.
-      marks: path -> place of the value (of the key, for mappings and lists: that is where one looks first).
-      home: folder that its relative paths start from.
-      problems: what is wrong with its syntax.
+      marks: path -> place of the value (of the key, for mappings and lists).
+      home: folder for its relative paths.
+      problems: mistakes in its syntax.
     """
 
     name: str
@@ -57,18 +57,18 @@ class Document:
     problems: Problems = field(default_factory=Problems)
 
     def to_yaml(self) -> str:
-        """The configuration as a file."""
+        """Returns the configuration as the text of a file."""
         return self.text or yaml.safe_dump(self.data, sort_keys=False, allow_unicode=True)
 
     def mark(self, path: Path) -> LineMark | None:
-        """The place of the longest known beginning of ``path``."""
+        """Returns the place of the longest known prefix of ``path``."""
         for length in range(len(path), -1, -1):
             if path[:length] in self.marks:
                 return self.marks[path[:length]]
         return None
 
     def render(self, problem: Problem) -> str:
-        """``file:line: path: message``, with the line and a caret below for a mistake inside an expression."""
+        """Formats ``file:line: path: message``, with the line and a caret below for a mistake inside an expression."""
         mark = self.mark(problem.path)
         where = show_path(problem.path) or "the configuration"
         if mark is None:
@@ -86,7 +86,7 @@ class Document:
         return f"{self.name}:{line}:{column}: {where}: {problem.message}{caret}"
 
     def _locate(self, mark: LineMark, problem: Problem) -> tuple[int, int]:
-        """Line and column of a place in an expression; (0, 0) where the text is folded or escaped in the file."""
+        """Line and column of a place in an expression; (0, 0) if the text is folded or escaped in the file."""
         if mark.text_column:
             start = self.text.splitlines()[mark.line - 1].find(problem.text, mark.text_column - 1)
             if start >= 0:
@@ -94,7 +94,7 @@ class Document:
         return 0, 0
 
     def in_order(self, problems: Problems) -> list[str]:
-        """All problems as text, in the order of the file."""
+        """Formats all problems, in the order of the file."""
 
         def place(problem: Problem) -> tuple[int, int]:
             mark = self.mark(problem.path)
@@ -104,7 +104,7 @@ class Document:
 
 
 def parse(text: str, name: str, problems: Problems) -> Document:
-    """Reads YAML; what is wrong with its syntax goes to ``problems`` (``data`` is then None)."""
+    """Reads YAML; mistakes in its syntax are added to ``problems`` (``data`` is then None)."""
     document = Document(name, None, text)
     document.marks[()] = LineMark(1, 1)
     try:
@@ -134,7 +134,7 @@ def parse(text: str, name: str, problems: Problems) -> Document:
     return document
 
 
-#: What to do about a mistake of syntax, by words of PyYAML's message; the first that fit count.
+#: Advice for syntax errors, by words of PyYAML's message; the first match counts.
 _ADVICE: Final = (
     ("found character '\\t'", "indent with spaces"),
     ("<stream end>", "a bracket or a quote above is not closed"),
@@ -145,16 +145,16 @@ _ADVICE: Final = (
 
 
 def _advice(error: yaml.MarkedYAMLError) -> str:
-    said = f"{error.problem} {error.context}"
-    return next((f"; {advice}" for words, advice in _ADVICE if words in said), "")
+    message = f"{error.problem} {error.context}"
+    return next((f"; {advice}" for words, advice in _ADVICE if words in message), "")
 
 
 class _TooManyValues(Exception):
-    """Aliases of aliases make a document larger than anybody means it to be."""
+    """Aliases of aliases make a document too large."""
 
 
 class _Builder:
-    """Nodes to plain data, noting marks."""
+    """Converts nodes to plain data, and collects marks."""
 
     def __init__(self, document: Document, problems: Problems) -> None:
         self._document = document
@@ -187,7 +187,7 @@ class _Builder:
     def _mapping(self, node: MappingNode, path: Path) -> dict[str, Any]:
         own: dict[str, Any] = {}
         merged: dict[str, Any] = {}
-        for key_node, value_node in node.value:  # before our own, whose marks shall stand
+        for key_node, value_node in node.value:  # before our own keys, whose marks take precedence
             if _is_merge(key_node):
                 self._merge(value_node, path, merged)
         rest = 0
@@ -211,11 +211,11 @@ class _Builder:
         return {**merged, **own}
 
     def _merge(self, node: Node, path: Path, into: dict[str, Any]) -> None:
-        """``<<: *defaults``; earlier ones win, as YAML says."""
+        """Merges ``<<: *defaults``; earlier mappings take precedence, as in YAML."""
         for part in node.value if isinstance(node, SequenceNode) else [node]:
-            found = self.build(part, path)
-            if isinstance(found, dict):
-                for key, value in found.items():
+            merged = self.build(part, path)
+            if isinstance(merged, dict):
+                for key, value in merged.items():
                     into.setdefault(key, value)
             else:
                 self._problems.add(path, "<< takes a mapping or a list of mappings")
@@ -228,7 +228,7 @@ class _Builder:
 
 
 def _split_text(node: MappingNode, at: int) -> tuple[str, int] | None:
-    """A value that commas inside its parentheses made several entries of, and the first entry behind them."""
+    """Joins a value that commas inside parentheses have split into entries; returns it and the next entry."""
     text = _text_of(node.value[at][1])
     for end in range(at + 1, len(node.value)):
         key, value = node.value[end]
@@ -241,7 +241,7 @@ def _split_text(node: MappingNode, at: int) -> tuple[str, int] | None:
 
 
 def _text_of(node: Node) -> str:
-    """A text without quotes; "" for other nodes."""
+    """Returns a text without quotes; "" for other nodes."""
     return str(node.value) if isinstance(node, ScalarNode) and node.style is None else ""
 
 

@@ -1,4 +1,4 @@
-"""Turns a configuration into a plan and a directory, or reports everything that is wrong with it."""
+"""Turns a configuration into a plan and a directory, or reports all its mistakes."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ SECTIONS: Final = (
     "coordinator",
     "recovery",
     "accuracy",
-    "faults",  # read by replicas.faults: what happens to a cluster is none of a plan's business
+    "faults",  # read by replicas.faults: a plan does not contain faults
 )
 #: Names become parts of file names, addresses and messages.
 _FORBIDDEN: Final = frozenset("/\\:@ \t\n\"'")
@@ -69,23 +69,23 @@ _A_NAME: Final = "expected a name of letters, digits, '_', '-' and '.'"
 
 
 def load(path: str | os.PathLike[str], data: str | os.PathLike[str] | None = None) -> Deployed:
-    """The plan of a configuration file, and who runs what of it, where.
+    """Loads the plan and the directory of a configuration file.
 
     Args:
       path: a YAML file, or a Python script that makes an :class:`spe.api.Environment`.
-      data: folder that relative paths of data files start from; None: the folder of the configuration.
+      data: folder for relative paths of data files; None: the folder of the configuration.
 
     Raises:
-      ConfigError: with every mistake, as ``file:line: path: what is wrong; what was expected``.
+      ConfigError: with every mistake, as ``file:line: path: mistake; what was expected``.
     """
     return load_document(read_document(path), data)
 
 
 def read_document(path: str | os.PathLike[str]) -> Document:
-    """A configuration file as plain data, without a look at what it means.
+    """Reads a configuration file as plain data, without interpreting it.
 
     Raises:
-      ConfigError: it cannot be read, or is neither YAML nor a script that makes an environment.
+      ConfigError: the file cannot be read, or is neither YAML nor a script that makes an environment.
     """
     file = FilePath(path)
     try:
@@ -100,7 +100,7 @@ def read_document(path: str | os.PathLike[str]) -> Document:
 
 
 def load_document(document: Document, data: str | os.PathLike[str] | None = None) -> Deployed:
-    """As :func:`load`, for what :func:`read_document` has read."""
+    """Loads a document of :func:`read_document`, as :func:`load` does."""
     folder = document.home if data is None else FilePath(data)
     problems = Problems(list(document.problems.found))
     deployed = _deployed(document.data, folder, document.home, problems)
@@ -114,28 +114,28 @@ def load_document(document: Document, data: str | os.PathLike[str] | None = None
 
 
 def load_newcomer(path: str | os.PathLike[str], name: str, own: Mapping[str, Any]) -> Node:
-    """A node that the configuration does not name, and its defaults hold for; it is a spare.
+    """Reads a joining node that the configuration does not name; it is a spare, and gets the defaults.
 
     Args:
-      own: what ``nodes.NAME`` would say of it.
+      own: its settings, as in ``nodes.NAME``.
 
     Raises:
-      ConfigError: something in that is wrong; says what.
+      ConfigError: these have mistakes; the error lists them.
     """
     document, problems = read_document(path), Problems()
     _check_names({"nodes": {name: own}}, problems)
     plan, directory = load_document(document)
-    found = read_nodes(
+    nodes = read_nodes(
         {name: {**own, "spare": True}}, read_defaults(document.data.get("defaults"), problems), 1, problems
     )
     if not problems:
         joined = with_bounds(
-            plan, directory.with_node(found[NodeId(name)]), [NodeId(name)] if "x" in own else [], problems
+            plan, directory.with_node(nodes[NodeId(name)]), [NodeId(name)] if "x" in own else [], problems
         )
-        found = dict(joined.nodes)
+        nodes = dict(joined.nodes)
     if problems:
         raise ConfigError(Document(f"node {name}", own, home=document.home).in_order(problems))
-    return found[NodeId(name)]
+    return nodes[NodeId(name)]
 
 
 def load_text(
@@ -144,17 +144,17 @@ def load_text(
     data: str | os.PathLike[str] | None = None,
     home: str | os.PathLike[str] | None = None,
 ) -> Deployed:
-    """As :func:`load`, for a text; ``name`` stands in messages for the file, ``home`` is its folder."""
+    """Loads a text, as :func:`load` does; messages use ``name`` as the file, ``home`` is its folder."""
     return load_document(_parsed(text, name, FilePath(home or data or ".")), data or ".")
 
 
 def load_data(data: Mapping[str, Any], name: str = "<python>", folder: str | os.PathLike[str] = ".") -> Deployed:
-    """As :func:`load`, for plain data of the same layout."""
+    """Loads plain data of the same layout, as :func:`load` does."""
     return load_document(Document(name, data, home=FilePath(folder)))
 
 
 def load_plan(path: str | os.PathLike[str], data: str | os.PathLike[str] | None = None) -> Plan:
-    """The plan alone, as :func:`load` has it."""
+    """Loads the plan alone, as :func:`load` does."""
     return load(path, data).plan
 
 
@@ -164,12 +164,12 @@ def load_plan_text(
     data: str | os.PathLike[str] | None = None,
     home: str | os.PathLike[str] | None = None,
 ) -> Plan:
-    """The plan alone, as :func:`load_text` has it."""
+    """Loads the plan alone, as :func:`load_text` does."""
     return load_text(text, name, data, home).plan
 
 
 def load_plan_data(data: Mapping[str, Any], name: str = "<python>", folder: str | os.PathLike[str] = ".") -> Plan:
-    """The plan alone, as :func:`load_data` has it."""
+    """Loads the plan alone, as :func:`load_data` does."""
     return load_data(data, name, folder).plan
 
 
@@ -183,12 +183,12 @@ def _parsed(text: str, name: str, home: FilePath) -> Document:
 
 
 def where_written(path: Path, data: Any) -> Path:
-    """Where a setting of a node or a fragment is written: there, or in ``defaults``."""
+    """Returns the path where a setting of a node or a fragment is written: there, or in ``defaults``."""
     match path:
         case ("nodes" | "fragments" as section, str(name), str(key), *rest):
             entries, defaults = data.get(section), data.get("defaults")
-            said = isinstance(entries, Mapping) and isinstance(entries.get(name), Mapping) and key in entries[name]
-            if not said and isinstance(defaults, Mapping) and key in defaults:
+            is_own = isinstance(entries, Mapping) and isinstance(entries.get(name), Mapping) and key in entries[name]
+            if not is_own and isinstance(defaults, Mapping) and key in defaults:
                 return ("defaults", key, *rest)
     return path
 
@@ -252,7 +252,7 @@ def _deployed(data: Any, folder: FilePath, home: FilePath, problems: Problems) -
 
 
 def _says_x(section: Any, node: NodeId) -> bool:
-    """Does the configuration give X of this very node?"""
+    """Does the configuration give X of this node itself?"""
     entry = section.get(node) if isinstance(section, Mapping) else None
     return isinstance(entry, Mapping) and entry.get("x") is not None
 
@@ -266,21 +266,21 @@ def _check_names(data: Mapping[str, Any], problems: Problems) -> None:
 
 
 def _wrong_name(name: str) -> str:
-    """What is wrong with a name; "" where nothing is.  Invisible characters make two names look alike."""
+    """The mistake in a name; "" if there is none.  Invisible characters make two names look alike."""
     if bad := [c for c in name if c in _FORBIDDEN or not c.isprintable()]:
         return f"{name!r} has {min(bad)!r} in it"
     return f"{name!r} is no name" if name in ("", ".", "..") else ""
 
 
 def _names(entries: Any) -> Iterable[tuple[str | int, Any]]:
-    """(place, name) of the entries of a section, which may be a mapping or a list of names."""
+    """Returns (place, name) of the entries of a section, which may be a mapping or a list of names."""
     if isinstance(entries, Mapping):
         return [(name, name) for name in entries]
     return enumerate(entries) if isinstance(entries, list) else ()
 
 
 def _check_file_names(data: Mapping[str, Any], problems: Problems) -> None:
-    """Each process has files of its own: logs, folders, certificates.  Source ``a`` has those of ``source-a``."""
+    """Checks that file names (logs, folders, certificates) of processes differ.  Source ``a`` uses ``source-a``."""
     taken = {"ca": "the certificate of the CA", "control": "the command line", "supervisor": "the supervisor"}
     taken[COORDINATOR] = "the coordinator"
     for section, prefix in (("nodes", ""), ("sources", "source-"), ("clients", "client-")):
@@ -294,7 +294,7 @@ def _check_file_names(data: Mapping[str, Any], problems: Problems) -> None:
 def _sources(
     section: Any, folder: FilePath, problems: Problems
 ) -> tuple[dict[StreamId, Source], dict[StreamId, Schema | None], dict[StreamId, str]]:
-    """Sources, their schemas, their addresses."""
+    """Reads sources; returns them, their schemas, and their addresses."""
     if not isinstance(section, Mapping) or not section:
         expected = "expected a mapping of sources, indented: NAME: {schema: {…}, time: …, from: {…}}"
         problems.add(("sources",), f"is missing or empty; {expected}" if section is None else expected)
@@ -316,7 +316,7 @@ def _sources(
 
 
 def _check_own_sinks(sources: Mapping[StreamId, Source], problems: Problems) -> None:
-    """Each writes a place of its own: none is shared, also not by late and rejected rows of one source."""
+    """Checks that no two sinks of late or rejected rows share a place, not even in one source."""
     taken: dict[tuple[str, str], str] = {}
     for name, source in sources.items():
         for what, spec in (("late", source.late), ("rejected", source.rejected)):
@@ -361,9 +361,9 @@ def _bucket(data: Mapping[str, Any], problems: Problems) -> int:
 
 
 def missing_files(plan: Plan) -> list[str]:
-    """Data files of the plan's sources that do not exist, as ``sources.NAME: PATH``.
+    """Lists data files of the plan's sources that do not exist, as ``sources.NAME: PATH``.
 
-    Apart from :func:`load_plan` on purpose: a node needs the plan, but only a source needs its file.
+    Not a part of :func:`load_plan`: a node needs the plan, but only a source needs its file.
     """
     return [
         f"sources.{name}: {source.reader['path']}"

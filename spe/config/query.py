@@ -1,4 +1,4 @@
-"""The ``query`` section to a typed query, with every mistake of every operator that can be judged."""
+"""The ``query`` section: makes a typed query, and reports every mistake of every operator that can be checked."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from spe.values import is_select
 
 _EXAMPLE: Final = "NAME: {filter: {from: …, where: …}}"
 _NOT_SQL: Final = "a query has operators, whose expressions alone are SQL; "
-#: Why an operator does not have a key that others have.
+#: Reasons why an operator does not have a key that others have.
 WITHOUT: Final = {"on_error": "no row makes it fail", "on_late": "no row is late for it"}
 
 
 def read_operators(section: Any, problems: Problems) -> dict[StreamId, OperatorSpec | None]:
-    """Specification per operator, None where its entry is wrong."""
+    """Reads the specification of each operator; None if its entry is wrong."""
     if not isinstance(section, Mapping) or not section:
         expected = f"{_NOT_SQL if is_select(section) else ''}expected a mapping of operators, indented: {_EXAMPLE}"
         problems.add(("query",), f"is missing or empty; {expected}" if section is None else expected)
@@ -40,7 +40,7 @@ def read_operators(section: Any, problems: Problems) -> dict[StreamId, OperatorS
 
 
 def _misplaced(name: str, entry: Any) -> str:
-    """What is wrong with an operator as a whole: it is missing, in SQL, or indented wrongly; "" if nothing."""
+    """The mistake in an operator as a whole: missing, in SQL, or indented wrongly; "" if there is none."""
     if entry is None:
         return f"is empty; expected an operator, indented below it, {one_of(list(OPERATORS))}"
     if is_select(entry):
@@ -93,10 +93,10 @@ def type_query(
     section: Mapping[str, Any],
     problems: Problems,
 ) -> dict[StreamId, QueryOperator]:
-    """Operators in topological order; those with mistakes, and what reads them, are left out.
+    """Types operators, in topological order, without those with mistakes and their readers.
 
     Args:
-      sources: schema per source, None where it is not known for a mistake.
+      sources: schema per source, None if it is unknown because of a mistake.
       section: the ``query`` section as written, to place a mistake in it.
     """
     known = [*sources, *specs]
@@ -128,7 +128,7 @@ def type_query(
 
 
 def _misread(reader: OperatorSpec, maker: OperatorSpec | None) -> str:
-    """Why an operator cannot read a stream that is or is not one of rejections (U15); "" if it can."""
+    """The reason why an operator cannot read a stream of rejected or of ordinary rows (U15); "" if it can."""
     if not reader.TAKES_REJECTED:
         rejections = maker is not None and maker.TAKES_REJECTED
         return "has what an operator rejects, which only clients read; expected another stream" if rejections else ""
@@ -166,7 +166,7 @@ def _kind(section: Mapping[str, Any], name: str) -> str:
 def _schema_of(
     spec: OperatorSpec, inputs: Sequence[Schema], path: Path, body: Any, problems: Problems
 ) -> Schema | None:
-    """The schema, or None and what is wrong: when one column or aggregate is, the others are looked at as well."""
+    """Returns the schema; or None, and reports mistakes: after a wrong column or aggregate, the others are checked."""
     rest: OperatorSpec | None = spec
     failed = False
     while rest is not None:
@@ -186,15 +186,15 @@ def _schema_of(
 
 
 def _written_path(spec: OperatorSpec, field: str) -> Path:
-    """Where a field is written, below the operator's kind; ``field`` is as in ``aggregates.total``."""
+    """Path of a field, below the operator's kind; ``field`` is as in ``aggregates.total``."""
     head, *rest = field.split(".")
-    if head in spec.ENTRIES:  # names may hold anything but are never followed by much
+    if head in spec.ENTRIES:  # names may contain anything, but are followed by one part at most
         return (spec.ENTRIES[head], *rest[:1])
     return (spec.WRITTEN.get(head, head), *[int(r) if r.isdecimal() else r for r in rest]) if head else ()
 
 
 def _path_of_text(spec: OperatorSpec, text: str, body: Any) -> Path:
-    """Where an expression is written, below the operator's kind."""
+    """Path of an expression, below the operator's kind."""
     for field, section in spec.ENTRIES.items():
         entries = getattr(spec, field)
         by_name = isinstance(entries, Mapping)
@@ -207,7 +207,7 @@ def _path_of_text(spec: OperatorSpec, text: str, body: Any) -> Path:
 
 
 def _without(spec: OperatorSpec, where: Path) -> OperatorSpec | None:
-    """The specification without the entry that is wrong, if the rest can be checked by itself."""
+    """Returns the specification without the wrong entry, if the rest can be checked separately."""
     field = next((f for f, section in spec.ENTRIES.items() if where[:1] == (section,)), None)
     if field is None or len(where) < 2:
         return None
@@ -216,14 +216,16 @@ def _without(spec: OperatorSpec, where: Path) -> OperatorSpec | None:
     key = keys[gone] if isinstance(gone, int) and gone < len(keys) else gone
     if key not in keys:
         return None
-    kept = [k for k in keys if k != key]
-    left = {k: entries[k] for k in kept} if isinstance(entries, Mapping) else tuple(entries[k] for k in kept)
+    remaining = [k for k in keys if k != key]
+    left = {k: entries[k] for k in remaining} if isinstance(entries, Mapping) else tuple(entries[k] for k in remaining)
     rest: OperatorSpec = replace(cast(Any, spec), **{field: left})
-    return rest if any(getattr(rest, f) for f in spec.ENTRIES) else None  # otherwise that would be a mistake of its own
+    return (
+        rest if any(getattr(rest, f) for f in spec.ENTRIES) else None
+    )  # an empty specification would be another mistake
 
 
 def find_outputs(section: Any, specs: Mapping[StreamId, OperatorSpec | None], problems: Problems) -> list[StreamId]:
-    """The streams that clients read: as listed, or those that no operator reads."""
+    """Returns the streams that clients read: as listed, or those that no operator reads."""
     if section is None:
         read = {s for spec in specs.values() if spec is not None and not spec.TAKES_REJECTED for s in spec.inputs}
         return [name for name in specs if name not in read]

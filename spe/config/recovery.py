@@ -1,4 +1,4 @@
-"""The ``recovery`` section: what is worth most of what was lost (rule O2)."""
+"""The ``recovery`` section: the order in which lost partitions are recovered (rule O2)."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _Cores = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class LoadModel(Model):
-    """What a unit's partitions need: one number for all, or one for each."""
+    """Load of a unit's partitions: one number for all, or one for each."""
 
     load: Annotated[tuple[_Cores, ...], BeforeValidator(_each)] = ()
     work: Annotated[tuple[Length, ...], BeforeValidator(_each)] = ()
 
 
 class RecoveryModel(Model):
-    """What a recovery restores first.
+    """Order of recoveries.
 
     Attributes:
       value: partial results count; `complete`: only outputs of which nothing is missing.
@@ -50,12 +50,12 @@ class RecoveryModel(Model):
         return RecoverySettings(
             self.value,
             {StreamId(name): worth for name, worth in self.priorities.items()},
-            {UnitId(name): ExpectedLoad(one.load, one.work) for name, one in self.loads.items()},
+            {UnitId(name): ExpectedLoad(load.load, load.work) for name, load in self.loads.items()},
         )
 
 
 def read_recovery(section: Any, outputs: Sequence[StreamId], problems: Problems) -> RecoverySettings:
-    """The settings; priorities are of outputs."""
+    """Reads the settings, and checks that priorities name outputs."""
     model = validated(RecoveryModel, {} if section is None else section, ("recovery",), problems) or RecoveryModel()
     for name in model.priorities:
         if name not in outputs:

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from spe.plan.plan import Retain
 from spe.values import S3, Model, PositiveDuration, Size, split_open
 
-#: A log has at least so many bytes: two segments of the smallest size.
+#: Smallest limit of a log, bytes: two segments of the smallest size.
 SIZE_MIN: Final = 16 << 10
 
 
@@ -49,9 +49,10 @@ class RetainModel(Model):
         return self
 
     def retain(self, data: FilePath) -> Retain:
-        """
+        """Returns the settings.
+
         Args:
-          data: folder that the path of an archive starts from.
+          data: folder for a relative path of an archive.
         """
         archive = self.archive
         if archive and "://" not in archive:

@@ -1,6 +1,6 @@
-"""A configuration that is a Python script: the environment that it makes, and the lines that its calls stand on.
+"""Configurations that are Python scripts: their environment, and the lines of their calls.
 
-A script is executed, as ``import`` would; only what stands under ``if __name__ == "__main__":`` is not.
+A script is executed, as by ``import``; code under ``if __name__ == "__main__":`` is not.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from typing import Final, Protocol
 from spe.config.document import Document, LineMark
 from spe.errors import ConfigError
 
-#: Which of several environments is meant.
+#: Variable that selects one of several environments.
 NAME: Final = "env"
 
 
 class Described(Protocol):
-    """An environment (spe.api), as far as it is known here."""
+    """An environment (spe.api), as this module uses it."""
 
     def document(self) -> Document: ...
 
 
-#: The environments that a script has made so far; None where none is read.
+#: Environments that a script has made so far; None if no script is being read.
 _made: ContextVar[list[Described] | None] = ContextVar("made", default=None)
 
 
 @contextmanager
 def reading() -> Iterator[list[Described]]:
-    """The environments that are made in the block.  None of them can be run in it: it reads, and does not act."""
+    """Collects the environments that are made in the block.  They cannot be run in it: it only reads."""
     made: list[Described] = []
     token = _made.set(made)
     try:
@@ -49,18 +49,18 @@ def is_reading() -> bool:
 
 
 def note(environment: Described) -> None:
-    """An environment has been made."""
+    """Notes a new environment."""
     if (made := _made.get()) is not None:
         made.append(environment)
 
 
 def read_script(path: Path) -> Document:
-    """The document of the environment that a script makes.
+    """Returns the document of the environment that a script makes.
 
-    That is the one which the script calls ``env``; where it calls none so, the only one.
+    The environment is the variable ``env`` of the script, or else the only one.
 
     Raises:
-      ConfigError: it raises, with its line, or makes no environment, or several.
+      ConfigError: the script raises (the error has the line), or makes no environment, or several.
     """
     make_importable(path.parent)
     with reading() as made:
@@ -70,16 +70,16 @@ def read_script(path: Path) -> Document:
             raise  # the error names the line already
         except (Exception, SystemExit) as error:
             raise ConfigError([_blame(path, error)]) from error
-    meant = [one for one in made if one is names.get(NAME)] or made
+    meant = [environment for environment in made if environment is names.get(NAME)] or made
     if len(meant) != 1:
-        places = [_place(one.document().marks[()]) for one in made]
+        places = [_place(environment.document().marks[()]) for environment in made]
         what = f"makes {len(made)} environments ({', '.join(places)})" if made else "makes no environment"
         raise ConfigError([f"{path}: {what}; expected one spe.api.Environment, or one of the name `{NAME}`"])
     return meant[0].document()
 
 
 def make_importable(folder: Path) -> None:
-    """Modules of the script's folder are found, here and in the processes that are started from here."""
+    """Makes modules of the script's folder importable, here and in child processes."""
     place = str(folder.absolute())
     if place not in sys.path:
         sys.path.insert(0, place)
@@ -89,7 +89,7 @@ def make_importable(folder: Path) -> None:
 
 
 def caller(but: str) -> LineMark:
-    """The line that is being executed, of the innermost frame outside of the file ``but``."""
+    """Returns the current line of the innermost frame outside of the file ``but``."""
     frame = sys._getframe(1)
     while frame.f_code.co_filename in (but, __file__) and frame.f_back is not None:
         frame = frame.f_back
@@ -97,7 +97,7 @@ def caller(but: str) -> LineMark:
 
 
 def mistake(mark: LineMark, message: str) -> ConfigError:
-    """A mistake in a call of the Python API."""
+    """Returns the error of a mistake in a call of the Python API."""
     return ConfigError([f"{_place(mark)}: {message}"])
 
 
@@ -106,7 +106,7 @@ def _place(mark: LineMark) -> str:
 
 
 def _blame(path: Path, error: BaseException) -> str:
-    """``FILE:LINE: what``, by the innermost line of the script itself."""
+    """Formats ``FILE:LINE: error``, with the innermost line of the script itself."""
     if isinstance(error, SyntaxError):
         return f"{error.filename}:{error.lineno}: not Python: {error.msg}"
     lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]

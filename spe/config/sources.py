@@ -24,14 +24,14 @@ from spe.stream.schema import Attribute, AttributeType, Schema
 from spe.stream.times import MILLISECOND, SECOND
 from spe.values import Address, Length, Model, Moment, Positive, PositiveDuration, duration_of
 
-#: Silence after which time passes in a live source all the same, unless told otherwise (rule S7).
+#: Default of the silence after which time passes in a live source without rows (rule S7).
 IDLE_US: Final = 500 * MILLISECOND
-#: A live source refuses event times further ahead of its clock than this, unless told otherwise (rule S5).
+#: Default of the distance ahead of its clock from which a live source refuses event times (rule S5).
 AHEAD_US: Final = 3_600 * SECOND
 
 
 class ReaderKeys(Model):
-    """Where rows come from: one of the kinds, and the options that go with it."""
+    """The reader of a source: one of the kinds, and its options."""
 
     READERS: ClassVar[Mapping[str, Reader]] = READERS
 
@@ -47,20 +47,20 @@ class ReaderKeys(Model):
 
     @property
     def declared(self) -> Reader:
-        return next(one for kind, one in self.READERS.items() if getattr(self, kind) is not None)
+        return next(reader for kind, reader in self.READERS.items() if getattr(self, kind) is not None)
 
     @property
     def value(self) -> Any:
-        """What stands behind the kind."""
+        """The value of the kind's key."""
         return getattr(self, self.declared.kind)
 
     @property
     def given(self) -> dict[str, Any]:
-        """The options."""
+        """The options that are set."""
         return {o: getattr(self, o) for o in OPTIONS if getattr(self, o) is not None}
 
     def reader(self, data: FilePath) -> dict[str, Any]:
-        """The dict of ``spe.plan.plan.Source.reader``; paths absolute, relative ones below ``data``."""
+        """Returns the dict for ``spe.plan.plan.Source.reader``; paths become absolute, relative to ``data``."""
         options = {name: list(value) if isinstance(value, tuple) else value for name, value in self.given.items()}
         of_the_kind = self.declared.reader(self.value, data)
         return {"kind": self.declared.kind, **of_the_kind, **self.declared.defaults, **options}
@@ -74,7 +74,7 @@ else:
 
 
 class ReplayModel(Model):
-    """Pace of files and generators: at ``speed`` times their own, at ``rate`` rows a second, or as fast as it goes."""
+    """Pace of files and generators: ``speed`` times their own, ``rate`` rows a second, or at full speed."""
 
     speed: Positive | None = None
     rate: Positive | None = None
@@ -83,9 +83,9 @@ class ReplayModel(Model):
 
     @model_validator(mode="after")
     def _one_pace(self) -> ReplayModel:
-        given = [k for k in ("speed", "rate", "max") if getattr(self, k) is not None]
-        if len(given) > 1:
-            raise ValueError(f"expected one of speed, rate, max, got {' and '.join(given)}")
+        paces = [k for k in ("speed", "rate", "max") if getattr(self, k) is not None]
+        if len(paces) > 1:
+            raise ValueError(f"expected one of speed, rate, max, got {' and '.join(paces)}")
         if self.origin is not None and (self.rate is not None or self.max):
             raise ValueError("origin goes with speed: it is the event time at which the replay begins")
         return self
@@ -101,7 +101,7 @@ class ReplayModel(Model):
 
 
 class IdleModel(Model):
-    """When a live source counts as silent; None: never.  Then time goes on from where it stood, or from the present."""
+    """When a live source counts as silent; None: never.  Its time then continues from its last value, or from now."""
 
     after: PositiveDuration | None
     then: Literal["now"] | None = None
@@ -164,19 +164,19 @@ class SourceModel(Model):
 
 @cache
 def _source_model(kinds: frozenset[str]) -> type[SourceModel]:
-    """The model of a source that may have these readers."""
+    """Returns the model of a source that may have these readers."""
     if kinds <= READERS.keys():
         return SourceModel
     names = [*READERS, *sorted(kinds - READERS.keys())]
-    readers = {kind: one for kind in names if (one := find_reader(kind)) is not None}
-    others: Any = {kind: (one.value | None, None) for kind, one in readers.items() if kind not in READERS}
+    readers = {kind: reader for kind in names if (reader := find_reader(kind)) is not None}
+    others: Any = {kind: (reader.value | None, None) for kind, reader in readers.items() if kind not in READERS}
     model = create_model("ReaderModel", __base__=ReaderModel, **others)
     model.READERS = readers
     return create_model("SourceModel", __base__=SourceModel, from_=(model, Field(alias="from")))
 
 
 def read_schema(written: Mapping[str, str], path: Path, problems: Problems) -> Schema | None:
-    """``{ts: timestamp!, n: int64}``: a trailing ``!`` means never null."""
+    """Reads ``{ts: timestamp!, n: int64}``: a trailing ``!`` means never null."""
     attributes = []
     for name, text in written.items():
         kind = text.removesuffix("!")
@@ -195,7 +195,7 @@ def read_schema(written: Mapping[str, str], path: Path, problems: Problems) -> S
 def read_source(
     name: str, entry: Any, path: Path, data: FilePath, problems: Problems
 ) -> tuple[Source | None, Schema | None, str]:
-    """The source, its schema, its address; each None or "" where it is not known for a mistake."""
+    """Reads a source; returns it, its schema and its address, each None or "" if unknown because of a mistake."""
     written = entry.get("from") if isinstance(entry, Mapping) else None
     known = with_installed("reader", written, READERS, OPTIONS, READERS_GROUP, find_reader, (*path, "from"), problems)
     model = None if known is None else validated(_source_model(frozenset(known)), entry, path, problems)
@@ -237,10 +237,10 @@ def read_source(
 
 
 def _watermark(model: SourceModel, path: Path, problems: Problems) -> dict[str, Any]:
-    """What lets time pass in a live source (rule S7)."""
-    given = [k for k in ("watermark", "idle") if getattr(model, k) is not None]
+    """Reads the settings of a live source's clock (rule S7)."""
+    settings = [k for k in ("watermark", "idle") if getattr(model, k) is not None]
     if not model.from_.declared.live:
-        for key in given:
+        for key in settings:
             kind = model.from_.declared.kind
             problems.add((*path, key), f"{kind} is replayed and knows its next row; expected no {key}")
         return {}
@@ -284,7 +284,7 @@ def _check_own_sinks(model: SourceModel, time: str | None, path: Path, problems:
 
 
 def _schema_alone(entry: Any, path: Path, problems: Problems) -> Schema | None:
-    """The schema of a source that is wrong otherwise, so that what reads it can be judged all the same."""
+    """Reads the schema of a source with other mistakes, so that its readers can be checked."""
     written = entry.get("schema") if isinstance(entry, Mapping) else None
     if not isinstance(written, Mapping) or not written or not all(isinstance(t, str) for t in written.values()):
         return None

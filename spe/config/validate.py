@@ -1,4 +1,4 @@
-"""Plain data to models, with every mistake, in the words of the configuration rather than pydantic's."""
+"""Makes models of plain data, and reports every mistake in the words of the configuration rather than pydantic's."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def validated(model: type[M], data: Any, path: Path, problems: Problems) -> M | None:
-    """The model, or None where something in it is wrong.
+    """Returns the model, or None if it has mistakes.
 
-    Unknown keys are reported and left out, so that they do not hide what else is wrong, here or further on.  Where
-    nothing is left, what the rest lacks is not said besides.
+    Unknown keys are reported and removed, so that they do not hide other mistakes.  If no key is left, missing keys are
+    not reported in addition.
     """
     known = without_unknown(model, data, path, problems)
     try:
@@ -32,7 +32,7 @@ def validated(model: type[M], data: Any, path: Path, problems: Problems) -> M | 
 
 
 def without_unknown(model: type[BaseModel], data: Any, path: Path, problems: Problems) -> Any:
-    """``data`` less the keys that ``model`` does not have, at any depth; each is a problem."""
+    """Returns ``data`` without keys that ``model`` does not have, at any depth, and reports each."""
     if not isinstance(data, Mapping):
         return data
     fields = {info.alias or name: info for name, info in model.model_fields.items()}
@@ -47,7 +47,7 @@ def without_unknown(model: type[BaseModel], data: Any, path: Path, problems: Pro
 
 
 def _known_inside(annotation: Any, value: Any, path: Path, problems: Problems) -> Any:
-    """Follows Optional[Model], dict[str, Model] and list[Model]."""
+    """Removes unknown keys in Optional[Model], dict[str, Model] and list[Model]."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return without_unknown(annotation, value, path, problems)
     inner = [a for a in get_args(annotation) if a is not type(None)]
@@ -63,7 +63,7 @@ def _known_inside(annotation: Any, value: Any, path: Path, problems: Problems) -
 
 
 def _inside(path: Path, problems: Problems) -> bool:
-    """Is something in the mapping at ``path`` known to be wrong?"""
+    """Has a mistake been reported in the mapping at ``path``?"""
     return any(p.path[:-1] == path for p in problems.found)
 
 
@@ -88,7 +88,7 @@ _EXPECTED = {
 
 
 def _words(detail: ErrorDetails) -> str:
-    """``expected a whole number, got 'x'``."""
+    """Formats a pydantic error: ``expected a whole number, got 'x'``."""
     kind, got = detail["type"], detail["input"]
     context = detail.get("ctx", {})
     if kind == "missing":

@@ -193,7 +193,7 @@ class Rows:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays, and of the long texts that they refer to: a function of the rows, not of dictionaries."""
+        """Bytes of the arrays, and of the long texts in them: a function of the rows, not of dictionaries."""
         total = self.time.nbytes + (0 if self.t_max is self.time else self.t_max.nbytes)
         for column in self.columns:
             total += column.values.nbytes + (0 if column.valid is None else column.valid.nbytes)

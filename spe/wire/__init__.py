@@ -1,1 +1,1 @@
-"""Bytes <-> elements, messages and states.  No sockets here."""
+"""Encodes and decodes elements, messages and states.  Does not use sockets."""

@@ -1,7 +1,7 @@
-"""What a msgpack value may cost, found out before anything is built of it.
+"""Checks the cost of a msgpack value before building it.
 
 Some 1,500 bytes can declare arrays inside arrays for which an unpacker takes 32 MiB, and a byte can be an empty map of
-64 bytes.  So the declared lengths are added up first: every value counts when its container says that it will come.
+64 bytes.  So the declared lengths are added up first: a value counts when its container declares it.
 """
 
 from __future__ import annotations
@@ -10,28 +10,28 @@ from typing import Final
 
 from spe.wire.framing import Buffer
 
-#: Containers inside containers.
+#: Deepest nesting of containers.
 DEPTH_MAX: Final = 16
 
-#: Bytes that a value takes behind its type byte; for texts and bytes of a stated length see _SIZED.
+#: Bytes of a value after its type byte; for texts and bytes of a stated length see _SIZED.
 _FIXED: Final = {0xC0: 0, 0xC2: 0, 0xC3: 0, 0xCA: 4, 0xCB: 8} | {
     first + power: 1 << power for first in (0xCC, 0xD0) for power in range(4)
 }
-#: Bytes that the length of a text or of bytes takes.
+#: Bytes of the length of a text or of bytes.
 _SIZED: Final = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4}
-#: Containers: (bytes that the count takes, values per entry).
+#: Containers: (bytes of the count, values per entry).
 _COUNTED: Final = {0xDC: (2, 1), 0xDD: (4, 1), 0xDE: (2, 2), 0xDF: (4, 2)}
 
 
 def check_cost(body: Buffer, values_max: int) -> None:
-    """Walks over one msgpack value without building it.
+    """Scans one msgpack value without building it.
 
     Raises:
-      ValueError: it holds more than ``values_max`` values, is nested deeper than ``DEPTH_MAX``, of a type that no
-        message has, or longer than ``body``.  What it lacks otherwise, unpacking will say.
+      ValueError: it has more than ``values_max`` values, is nested deeper than ``DEPTH_MAX``, of a type that no
+        message has, or longer than ``body``.  Unpacking finds other mistakes.
     """
     data, at, left = bytes(body), 0, values_max - 1
-    #: Values that are still to come, per open container; the first is the whole.
+    #: Values still expected, per open container; the first entry is for the whole value.
     pending = [1]
     while pending:
         if not pending[-1]:

@@ -1,4 +1,4 @@
-"""The element codec: both ends of a connection, and elements that stand alone in logs and recordings."""
+"""The element codec, for connections and for standalone elements in logs and recordings."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from spe.wire.framing import HEADER_BYTES, FrameReader
 
 __all__ = ["ElementDecoder", "ElementEncoder", "decode_standalone", "encode_standalone", "standalone_parts"]
 
-#: Frame bound for data that no peer receives: the largest length that the field can hold.
+#: Frame limit of data that is not sent to peers: the largest length that the field can hold.
 _STANDALONE_BYTES: Final = 2**32 - 8
 
 
 def encode_standalone(element: Element, schema: Schema, head: bytes = b"") -> bytes:
-    """Bytes that need no connection: the element with all the strings that it uses.  For logs and recordings.
+    """Encodes an element with all the strings that it uses, for logs and recordings.
 
     Args:
-      head: what comes before it.
+      head: bytes to put before it.
 
     Raises:
       LocalProtocolError: the element does not fit the schema.
@@ -34,20 +34,20 @@ def encode_standalone(element: Element, schema: Schema, head: bytes = b"") -> by
 
 
 def standalone_parts(batch: Batch, schema: Schema) -> list[bytes | memoryview]:
-    """The same of a batch, in parts that are not put together: views of bytes of its columns, which are not copied.
+    """Encodes a batch in the same way, in parts that are views of its columns, without copying.
 
     Raises:
-      LocalProtocolError: as above.
+      LocalProtocolError: the batch does not fit the schema.
     """
     parts = ElementEncoder(schema, _STANDALONE_BYTES).encode(batch)
     return [part.view(np.uint8).data if isinstance(part, np.ndarray) else part for part in parts]
 
 
 def decode_standalone(data: bytes, schema: Schema, pool: StringPool) -> Element:
-    """What :func:`encode_standalone` made.
+    """Decodes the bytes of :func:`encode_standalone`.
 
     Raises:
-      RemoteProtocolError: the bytes are damaged, or hold more or less than one element.
+      RemoteProtocolError: the bytes are damaged, or do not hold exactly one element.
     """
     reader = FrameReader(max(len(data), HEADER_BYTES))
     decoder = ElementDecoder(schema, pool)
@@ -62,7 +62,7 @@ def decode_standalone(data: bytes, schema: Schema, pool: StringPool) -> Element:
 
 
 def _joined(batches: list[Batch]) -> Batch:
-    """The one batch that was cut because its strings fill more than one table."""
+    """Joins a batch that was cut because its strings fill more than one table."""
     first, last = batches[0], batches[-1]
     if any(b.kind is not first.kind or b.from_id != a.upto_id for a, b in pairwise(batches)):
         raise RemoteProtocolError(f"expected one element, found {len(batches)} batches")

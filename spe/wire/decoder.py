@@ -1,4 +1,4 @@
-"""Frames -> stream elements, for one connection; every field is checked.  The layout is in ``spe.wire.layout``."""
+"""Decodes the stream elements of one connection; every field is checked.  The layout is in ``spe.wire.layout``."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ from spe.wire.string_table import ReceiveTable
 
 _KINDS: Final = (Kind.STABLE, Kind.TENTATIVE)
 _STATES: Final = tuple(NodeState)
-#: Rows after which batches are not joined any more: about as many as one read brings
+#: Most rows of joined batches: about as many as one read brings
 #: (replicas.link.connection.RECEIVE_BYTES).
 _RUN_ROWS: Final = 32_768
-#: Bodies that are larger are used where they lie, however few rows they have.
+#: Larger bodies are used in place, however few rows they have.
 _RUN_BYTES: Final = 512 << 10
-#: Looked up once: members of an enum take five times as long to find as a name of this module does.
+#: Looked up once: accessing an enum member takes five times as long as accessing a module's name.
 _BATCH: Final = FrameType.BATCH
 _BOUNDARY: Final = FrameType.BOUNDARY
 _PLAIN_BYTES: Final = PLAIN_BATCH.size
@@ -59,26 +59,26 @@ _MANY: Final = 2_048
 
 
 class ElementDecoder:
-    """The receiving end of one connection.
+    """Decodes the elements of one connection.
 
     Args:
-      pool: dictionaries that received strings go into; shared by all inputs of a unit, so that their columns
-        can be put together without translation.
+      pool: dictionaries for received strings; shared by all inputs of a unit, so that their columns can be
+        concatenated without translation.
     """
 
     def __init__(self, schema: Schema, pool: StringPool) -> None:
         self._layout = layout = layout_of(schema)
         self._table = ReceiveTable(pool)
         forms = {form for form, _, _ in layout.columns}
-        #: Larger bodies are not joined with what follows them: two such are more rows than a run may have.
+        #: Larger bodies are not joined with the following ones: two have more rows than a run may have.
         self._run_bytes = min(layout.size(_RUN_ROWS // 2, 0, 0), _RUN_BYTES)
         self._has_floats, self._has_codes = FLOAT in forms, CODE in forms
 
     def decode(self, frame: Frame) -> Element | None:
-        """The element in a frame; None when the frame only brought strings for later ones.
+        """Decodes a frame; returns None if it only brings strings for later ones.
 
         Raises:
-          RemoteProtocolError: the body is not what its type promises.
+          RemoteProtocolError: the body does not fit its type.
         """
         type_, body, keep = frame
         if type_ is _BATCH:
@@ -107,13 +107,13 @@ class ElementDecoder:
         raise RemoteProtocolError(f"a {type_.name} frame where a stream element was expected")
 
     def decode_all(self, frames: Sequence[Frame]) -> Iterator[Element | Frame]:
-        """The elements of what one read brought, in order; CONTROL frames as they are.
+        """Decodes the frames of one read, in order; CONTROL frames are passed through.
 
-        Small stable batches one after the other become one, with the last of the boundaries between them: where a
-        sequence is cut means nothing (rule U3), and a frame on its own costs what hundreds of rows do.
+        Consecutive small stable batches are joined, with the last of the boundaries between them.  U3: cuts of a
+        sequence have no meaning.  A frame alone costs as much as hundreds of rows.
 
         Raises:
-          RemoteProtocolError: see :meth:`decode`; what came before has been handed out by then.
+          RemoteProtocolError: see :meth:`decode`; the elements before it have been yielded.
         """
         at, end = 0, len(frames)
         while at < end:
@@ -132,10 +132,10 @@ class ElementDecoder:
                 yield element
 
     def _run(self, frames: Sequence[Frame], start: int) -> tuple[int, Batch, Boundary | None] | None:
-        """(next frame, one batch for all, last boundary); None where there is nothing to join.
+        """Joins a run: (next frame, joined batch, last boundary); None if there is nothing to join.
 
-        Only whole stable batches without nulls whose ids follow each other, and boundaries that stand where they
-        must.  Whatever is different, or wrong, ends the run and is looked at by itself.
+        A run has only whole stable batches without nulls, with consecutive ids, and boundaries in their proper places.
+        Any other frame, or a wrong one, ends the run and is decoded alone.
         """
         layout = self._layout
         if layout.words != 1:
@@ -145,7 +145,7 @@ class ElementDecoder:
         floors: list[int] = []  # the boundary before each batch
         places: list[int] = []  # its frame
         first = position = total = 0
-        rows = size = -1  # of the batch before
+        rows = size = -1  # of the previous batch
         bound, stop = BEFORE_TIME, start
         for stop in range(start, len(frames)):
             type_, body, _ = frames[stop]
@@ -186,15 +186,15 @@ class ElementDecoder:
             else:
                 lowest = np.minimum.reduceat(joined.time, starts)
             for place, low, floor in zip(places, lowest.tolist(), floors, strict=True):
-                if low < floor:  # a tuple below a boundary before it: the consumer judges that, so the run ends here
+                if low < floor:  # a tuple below a boundary before it: the consumer handles that, so the run ends here
                     return self._run(frames[:place], start)
         batch = Batch(Kind.STABLE, first, position, None, joined)
         return stop, batch, None if bound == BEFORE_TIME else Boundary(Kind.STABLE, bound, position)
 
     def _joined(self, bodies: Sequence[Buffer], counts: Sequence[int]) -> Rows:
-        """The rows of several bodies without flags and masks, one after the other; checked once, all together."""
+        """Concatenates the rows of several bodies without flags and masks; checks all of them at once."""
         cuts_of = self._layout.cuts
-        # Joined as bytes: to NumPy's concatenate each piece must be an array, which costs more than to copy it.
+        # Joined as bytes: for NumPy's concatenate each piece must be an array, which costs more than copying it.
         if min(counts) == max(counts):
             parts = [b"".join([body[cut] for body in bodies]) for cut in cuts_of(counts[0])]
         else:
@@ -276,7 +276,7 @@ class ElementDecoder:
 
 
 def _bits(body: Buffer, at: int, n: int) -> BoolArray:
-    """Booleans from word ``at`` on; a byte other than 0 and 1 would be neither true nor false to NumPy."""
+    """Reads booleans from word ``at`` on; a byte other than 0 and 1 would be neither true nor false to NumPy."""
     start = 8 * at
     if n > _MANY:
         _check_bits(np.frombuffer(body, UINT8, n, start))
@@ -291,7 +291,7 @@ def _check_bits(bits: npt.NDArray[np.uint8]) -> None:
 
 
 def _check_span(rows: Rows) -> None:
-    """Times stay within the ends of time, so that adding a window to them cannot overflow."""
+    """Checks that times are within the ends of time, so that adding a window cannot overflow."""
     if len(rows.time):
         _, low, high = rows.span()
         if low < BEFORE_TIME or high > END_OF_TIME:
@@ -299,7 +299,7 @@ def _check_span(rows: Rows) -> None:
 
 
 def _check_times(time: Int64Array) -> None:
-    """The same of other times than the rows' own."""
+    """Checks times other than ``Rows.time`` in the same way."""
     if len(time) == 0:
         return
     if len(time) <= _FEW:
@@ -312,7 +312,7 @@ def _check_times(time: Int64Array) -> None:
 
 
 def _check_ids(ids: Int64Array, from_id: int, upto_id: int) -> None:
-    """Row ids increase strictly within (from_id, upto_id]."""
+    """Checks that row ids increase strictly within (from_id, upto_id]."""
     if len(ids) == 0:
         return
     if len(ids) <= _FEW:

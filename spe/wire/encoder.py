@@ -1,4 +1,4 @@
-"""Stream elements -> frames, for one connection.  The layout is in ``spe.wire.layout``."""
+"""Encodes the stream elements of one connection.  The layout is in ``spe.wire.layout``."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _ZEROS: Final = tuple(bytes(n) for n in range(8))
 
 
 class ElementEncoder:
-    """The sending end of one connection.
+    """Encodes the elements of one connection.
 
     Args:
-      frame_bytes: largest body that the peer accepts; a batch beyond it goes out as several.
+      frame_bytes: largest body that the peer accepts; a larger batch is split.
     """
 
     def __init__(self, schema: Schema, frame_bytes: int = FRAME_BYTES) -> None:
@@ -49,7 +49,7 @@ class ElementEncoder:
         self._table = SendTable()
 
     def encode(self, element: Element) -> list[Any]:
-        """Buffers to send one after the other; they refer to the element's arrays.
+        """Returns buffers to send in order; they refer to the element's arrays.
 
         Raises:
           LocalProtocolError: the element does not fit the schema.
@@ -59,7 +59,7 @@ class ElementEncoder:
         return out
 
     def encode_many(self, elements: Iterable[Element], head: bytes = b"") -> bytes:
-        """One piece for one send, behind ``head``: a frame costs much, however small, and a send costs more."""
+        """Encodes elements, after ``head``, into one piece for one send: sends are expensive."""
         out: list[Any] = [head]
         for element in elements:
             self._append(element, out)
@@ -85,7 +85,7 @@ class ElementEncoder:
             raise LocalProtocolError(f"{type(element).__name__} is no stream element")
 
     def _split(self, batch: Batch, size: int, out: list[Any]) -> None:
-        """Several batches of ``size`` rows instead of one: where a sequence is cut means nothing (rule U3)."""
+        """Splits a batch into batches of ``size`` rows.  U3: cuts of a sequence have no meaning."""
         while len(batch) > size:
             last = batch.from_id + size if batch.ids is None else int(batch.ids[size - 1])
             ids = None if batch.ids is None else batch.ids[:size]
@@ -137,7 +137,7 @@ class ElementEncoder:
         out += parts
 
     def _send_strings(self, batch: Batch, out: list[Any]) -> bool:
-        """Sends what the batch brought into the table; False when the batch was dealt with here, in another way."""
+        """Sends the batch's new strings; False if the batch has been encoded here, split or with a new table."""
         texts = self._table.texts()
         if texts is not None:
             out += self._table.frames(texts, self._frame_bytes)
@@ -154,7 +154,7 @@ class ElementEncoder:
 
 
 def _plain(array: AnyArray, dtype: np.dtype[Any], n: int) -> AnyArray:
-    """``array`` as the wire needs it: length, type, byte order, in one piece."""
+    """Returns ``array`` in wire form: checked length and type, byte order, contiguous."""
     if array.dtype is not dtype and array.dtype != dtype:
         try:
             array = array.astype(dtype, casting="equiv")

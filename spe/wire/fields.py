@@ -1,7 +1,7 @@
 """Types of the fields of control messages, each with its check.
 
-A check takes what msgpack unpacked and returns the field's value, or raises ValueError with what was expected.  The
-same checks apply to what we send: a message that a peer would refuse is a bug, and is found here.
+A check takes an unpacked value and returns the field's value, or raises ValueError with the expected form.  The same
+checks apply to outgoing messages: a message that a peer would refuse is a bug, and is found here.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Annotated, Any, Final, Literal, get_type_hints
 from spe.stream.names import NodeState
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
 
-#: Bytes of a snapshot per SnapshotPart: a quarter of a control frame, so the link stays free for heartbeats.
+#: Most bytes of a snapshot per SnapshotPart: a quarter of a control frame, so that heartbeats are not delayed.
 SNAPSHOT_PART_BYTES: Final = 64 << 10
-#: Bytes of a revision of the directory (spe.plan.revision).
+#: Most bytes of a revision of the directory (spe.plan.revision).
 REVISION_BYTES: Final = 192 << 10
-#: Entries of a list.
+#: Most entries of a list.
 MANY: Final = 4_096
-#: Records of one kind that need no second check.
+#: Number of checked records of one kind that are cached.
 RECORDS_KEPT: Final = 4_096
 
 _NAME_LENGTH: Final = 512
@@ -45,7 +45,7 @@ def is_name(value: Any) -> Any:
 
 
 def is_reason(value: Any) -> Any:
-    """Text for people: cut rather than refused, because it often is the text of an exception."""
+    """Checks a text for users; cuts a long one, because it often is the text of an exception."""
     if type(value) is not str:
         raise ValueError("expected a text")
     return value[:_REASON_LENGTH].encode("utf-8", "replace").decode()
@@ -109,16 +109,16 @@ def text_map(value: Any) -> Any:
 
 
 def checks_of(kind: type) -> list[tuple[str, Check]]:
-    """Name and check of each field of a message or a record, as it is annotated."""
+    """Returns name and check of each annotated field of a message or a record."""
     hints = get_type_hints(kind, include_extras=True)
     return [(name, hint.__metadata__[0]) for name, hint in hints.items() if hasattr(hint, "__metadata__")]
 
 
 def records_of(make: type) -> Check:
-    """A list of records of the named tuple ``make``.
+    """Returns the check of a list of records of the named tuple ``make``.
 
-    Most records come again and again, to one peer after the other and while nothing changes, so a checked one is kept
-    for a while, by its values and their types.
+    Most records are repeated, to several peers and while nothing changes, so checked records are cached by their values
+    and types.
     """
     checks = [check for _, check in checks_of(make)]
 
@@ -135,7 +135,7 @@ def records_of(make: type) -> Check:
                 raise ValueError(f"expected records of {len(checks)} fields")
             try:
                 records.append(record(*item))
-            except TypeError:  # a list or a map among the values: it is for the checks to say so
+            except TypeError:  # a list or a map among the values: the checks raise the proper error
                 records.append(make(*[c(v) for c, v in zip(checks, item)]))
         return tuple(records)
 
@@ -146,7 +146,7 @@ is_id = integer(0, _ID_MAX)
 is_count = integer(0, 2**31 - 1)
 is_time = integer(BEFORE_TIME, END_OF_TIME)
 
-#: Types of fields, each with its check: what may come in, and what may go out.
+#: Types of fields, each with its check for incoming and outgoing values.
 Count = Annotated[int, is_count]
 Id = Annotated[int, is_id]
 Time = Annotated[int, is_time]

@@ -1,7 +1,7 @@
-"""Frames: how a byte stream is cut into typed pieces, each bounded before memory is spent on it.
+"""Frames: typed pieces of a byte stream, each bounded before memory is allocated for it.
 
 A frame is an 8-byte header, ``<HBBI``: magic, type, zero, length of the body; then the body; then zeros up to a
-multiple of 8.  So every body starts at a multiple of 8 of the byte stream, and columns in it can be used in place.
+multiple of 8.  So every body starts at a multiple of 8 in the stream, and its columns can be used in place.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from typing import Any, Final, NamedTuple, Union
 
 from spe.errors import LocalProtocolError, RemoteProtocolError
 
-#: What a body is: ``bytes``, or a read-only view of what was received.
+#: A body: ``bytes``, or a read-only view of received bytes.
 Buffer = Union[bytes, memoryview]  # noqa: UP007 - used at run time by type aliases elsewhere
 
-#: Before authentication nobody may make us keep more than this (as nested msgpack: 5 MiB of objects).
+#: Largest body before authentication (as nested msgpack: 5 MiB of objects).
 UNAUTHENTICATED_BYTES: Final = 64 << 10
-#: A control message is a small flat msgpack value; what unpacking it costs is some 70 times its size.
+#: Largest control message, a small flat msgpack value; unpacking costs some 70 times its size.
 CONTROL_BYTES: Final = 256 << 10
-#: The same of a status, which has an entry for each replica or channel; accepted by those who ask for one only.
+#: Largest status, which has an entry for each replica or channel; accepted only as an answer to a request.
 STATUS_BYTES: Final = 4 << 20
-#: A frame with tuples, unless the configuration says otherwise.
+#: Default of the largest frame with tuples.
 FRAME_BYTES: Final = 16 << 20
-#: Boundary, undo and rec_done have bodies of fixed size, all below this.
+#: Limit of boundary, undo and rec_done, which have bodies of fixed size.
 MARK_BYTES: Final = 32
 
 HEADER_BYTES: Final = 8
@@ -33,7 +33,7 @@ _ZEROS: Final = tuple(bytes(n) for n in range(8))
 
 
 class FrameType(enum.IntEnum):
-    """What a body holds."""
+    """Type of a body."""
 
     CONTROL = 1
     BATCH = 2
@@ -44,21 +44,21 @@ class FrameType(enum.IntEnum):
 
 
 _MARKS: Final = frozenset({FrameType.BOUNDARY, FrameType.UNDO, FrameType.REC_DONE})
-#: Bounds of their own that types have, by type byte.
+#: Specific limits of types, by type byte.
 _OWN_BOUNDS: Final = tuple(
     (int(t), MARK_BYTES if t in _MARKS else CONTROL_BYTES if t is FrameType.CONTROL else None) for t in FrameType
 )
-#: By type byte; None where there is no such type.
+#: Types by type byte; None for unused bytes.
 _TYPES: Final[tuple[Any, ...]] = tuple({int(t): t for t in FrameType}.get(n) for n in range(256))
 
 
 class Frame(NamedTuple):
-    """One received frame.
+    """A received frame.
 
     Attributes:
       body: may share memory with other frames of the same chunk; never written to.
-      keep: what refers to the body may stay.  Else it would keep a chunk alive that is much larger, or lies where
-        columns cannot be used in place: who keeps it copies it first.
+      keep: references to the body may be kept.  Otherwise copy it first: it is in a much larger chunk, or not aligned
+        for columns.
     """
 
     type: FrameType
@@ -67,38 +67,38 @@ class Frame(NamedTuple):
 
 
 def frame(type_: FrameType, body: bytes) -> bytes:
-    """A whole frame in one piece."""
+    """Returns a whole frame in one piece."""
     length = len(body)
     return _HEADER.pack(MAGIC, type_, 0, length) + body + _ZEROS[-length & 7]
 
 
 class FrameReader:
-    """Cuts a byte stream into frames, however it arrives.
+    """Cuts a byte stream, in chunks of any size, into frames.
 
-    A length beyond the limit is refused as soon as its header is here; a frame that arrives in pieces takes no more
-    memory than four times what has come of it.  One that lies whole in one chunk is a view of it; one that lies in two
-    is copied once.
+    A length beyond the limit is refused as soon as its header is complete; a frame that arrives in pieces takes no more
+    memory than four times the received part.  A frame in one chunk is a view of it; a frame in two chunks is copied
+    once.
 
     Args:
-      limit: largest body accepted.  May be raised at any time (:attr:`limit`), and is, once the peer is known.
+      limit: largest body accepted; to be raised once the peer is known (:attr:`limit`).
     """
 
     __slots__ = ("_bounds", "_header_known", "_limit", "_need", "_offset", "_partial")
 
     def __init__(self, limit: int = UNAUTHENTICATED_BYTES) -> None:
-        #: What is here of a frame that is not whole; a view, while it is all in one chunk and the better part of it.
+        #: Received part of an incomplete frame; a view while it is in one chunk, and a large part of the chunk.
         self._partial: bytearray | memoryview = bytearray()
-        #: Size that ``_partial`` must reach before there is something to do.
+        #: Size of ``_partial`` at which processing continues.
         self._need = HEADER_BYTES
         self._header_known = False
-        #: Bytes of the stream before ``_partial``: where we are, for error messages.
+        #: Bytes of the stream before ``_partial``, for error messages.
         self._offset = 0
         self._bounds: list[int] = []
         self.limit = limit
 
     @property
     def limit(self) -> int:
-        """Largest body accepted, bytes; types with a smaller bound of their own keep it."""
+        """Largest body accepted, bytes; types with a smaller specific limit keep it."""
         return self._limit
 
     @limit.setter
@@ -109,18 +109,18 @@ class FrameReader:
             bounds[type_] = limit if own is None or limit < own else own
 
     def allow_status(self) -> None:
-        """A status may come, as an answer: until the limit is set anew, a control message may be as large as that."""
+        """Allows control messages of the size of a status, until the limit is set again."""
         self._bounds[FrameType.CONTROL] = STATUS_BYTES
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[Frame]:
-        """All frames that are complete with ``data``.
+        """Returns all frames that ``data`` completes.
 
         Raises:
-          RemoteProtocolError: no frame starts where one must, or it is larger than its type or the limit allows.
-            The stream is lost from there on.
+          RemoteProtocolError: the bytes are no frame, or the frame is larger than its type or the limit allows.
+            The rest of the stream is unusable.
         """
         frames: list[Frame] = []
-        if type(data) is not bytes:  # frames are views of it, so it must not change later
+        if type(data) is not bytes:  # frames are views of the data, so it must not change later
             data = bytes(data)
         at, end = 0, len(data)
         if self._partial:
@@ -140,7 +140,7 @@ class FrameReader:
                 self._need = following - at
                 self._header_known = True
                 break
-            # Frame(…) without a Python call, of which there would be one for each frame.
+            # Frame(…) without a Python call per frame.
             frames.append(new(Frame, (types[type_], view[start:stop], not at & 7 and 4 * length >= end)))
             at = following
         if at < end:
@@ -150,7 +150,7 @@ class FrameReader:
         return frames
 
     def finish(self) -> None:
-        """The stream has ended.
+        """Checks the end of the stream.
 
         Raises:
           RemoteProtocolError: it ended inside a frame.
@@ -161,7 +161,7 @@ class FrameReader:
             )
 
     def _continue(self, data: bytes, frames: list[Frame]) -> int:
-        """Adds to the incomplete frame; returns how much of ``data`` belonged to it."""
+        """Adds to the incomplete frame; returns the number of bytes of ``data`` in it."""
         view, at = memoryview(data), 0
         while True:
             missing = self._need - len(self._partial)
@@ -180,7 +180,7 @@ class FrameReader:
         _, type_, _, length = _HEADER.unpack_from(self._partial)
         body = memoryview(self._partial).toreadonly()[HEADER_BYTES : HEADER_BYTES + length]
         frames.append(Frame(FrameType(type_), body))
-        # What follows in ``data`` is counted by feed() from its own ``at``; only what came before is behind us here.
+        # feed() counts the rest of ``data`` from its own ``at``; only the bytes before it are counted here.
         self._offset += self._need - at
         self._partial = bytearray()
         self._need = HEADER_BYTES
@@ -188,7 +188,7 @@ class FrameReader:
         return at
 
     def _add(self, piece: memoryview) -> None:
-        """To what is here.  Two pieces that make a frame are copied once; with more, each is when it comes."""
+        """Appends to the partial frame.  Two pieces are copied once; further pieces are copied as they come."""
         if isinstance(self._partial, bytearray):
             self._partial += piece
         else:
@@ -204,6 +204,6 @@ class FrameReader:
 
 
 def check_length(type_: FrameType, length: int, limit: int) -> None:
-    """Raises LocalProtocolError when a body that we are about to send is beyond what a peer accepts."""
+    """Raises LocalProtocolError if a body is larger than peers accept."""
     if length > limit:
         raise LocalProtocolError(f"a {type_.name} frame of {length} bytes; at most {limit} may be sent")

@@ -1,4 +1,4 @@
-"""Who may come in: a hello, and the answer to it, against our own plan, token and version."""
+"""Checks of a hello and its answer against our own plan, token and version."""
 
 from __future__ import annotations
 
@@ -18,17 +18,19 @@ def check_hello(
     incarnation: int,
     directory: tuple[int, int] = (0, 0),
 ) -> Welcome | Refused:
-    """The answer to a hello.
+    """Returns the answer to a hello.
 
     Args:
-      cluster, fingerprint, token: what our own plan and configuration say.
+      cluster, fingerprint, token: of our own plan and configuration.
       name, incarnation, directory: ours, for the welcome.
     """
     theirs = VersionRange(hello.lowest, hello.highest)
     version = PROTOCOL.common(theirs)
     if version is None:
         return Refused(f"no common protocol: the peer speaks {theirs}, {name} speaks {PROTOCOL}; upgrade the older one")
-    if not hmac.compare_digest(hello.token.encode(), token.encode()):  # first: strangers learn nothing else
+    if not hmac.compare_digest(
+        hello.token.encode(), token.encode()
+    ):  # checked before the rest: strangers learn nothing else
         return Refused("the token does not match")
     if hello.cluster != cluster:
         return Refused(f"this is cluster {cluster!r}, not {hello.cluster!r}")
@@ -42,15 +44,15 @@ def check_hello(
 
 
 def check_welcome(answer: Message, name: str | None) -> Welcome:
-    """What came back for our hello.
+    """Checks the answer to our hello.
 
     Args:
-      name: who should be at that address; None: whoever is there.
+      name: expected name of the peer; None: any.
 
     Raises:
-      PeerRefused: it refused, or it is somebody else.
-      PeerBusy: it has no place for us now.
-      RemoteProtocolError: the answer is neither Welcome nor Refused, or in a version that we did not offer.
+      PeerRefused: the peer refused, or has another name.
+      PeerBusy: the peer has no room for us now.
+      RemoteProtocolError: the answer is neither Welcome nor Refused, or has a version that we did not offer.
     """
     if isinstance(answer, Refused):
         raise PeerRefused(answer.reason)

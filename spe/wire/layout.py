@@ -1,6 +1,6 @@
-"""How stream elements lie in frames: a fixed header and the columns' own bytes.
+"""Layout of stream elements in frames: a fixed header and the bytes of the columns.
 
-A BATCH body is, every part padded to 8 bytes::
+A BATCH body consists of these parts, each padded to 8 bytes::
 
     <BBHIqq  kind, flags, zero, n, from_id, upto_id
     nulls    bit i: column i has a mask; 64 columns per uint64
@@ -11,7 +11,7 @@ A BATCH body is, every part padded to 8 bytes::
              int64 and timestamp 8 bytes, float64 8, string uint32 (entry of the connection's table), bool uint8
 
 The schema is not sent: both ends have it from the plan, whose fingerprint the hello compares.  The receiver's columns
-are read-only views of what was received where that is worth keeping; many small batches are put together instead.
+are read-only views of large received batches; small batches are joined instead.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ FLAG_IDS: Final = 1
 FLAG_T_MAX: Final = 2
 
 BATCH: Final = struct.Struct("<BBHIqq")
-#: With the masks of up to 64 columns.
+#: Header with the masks of up to 64 columns.
 MASKED_BATCH: Final = struct.Struct("<BBHIqqQ")
-#: The same of a batch that is known to be plain: kind, flags and zero as one number, which is 0 then, as ``nulls`` is.
+#: The same header with kind, flags and zero as one number, which is 0 for a plain batch, as ``nulls`` is.
 PLAIN_BATCH: Final = struct.Struct("<IIqqQ")
 BATCH_FRAME: Final = struct.Struct("<HBBIBBHIqq")
 BOUNDARY: Final = struct.Struct("<Bxxxxxxxqq")
@@ -58,7 +58,7 @@ BOOL: Final = np.dtype(np.bool_)
 
 
 class RowLayout:
-    """What the schema says about a batch's bytes."""
+    """The layout of batches with a schema."""
 
     __slots__ = (
         "_widths",
@@ -83,25 +83,25 @@ class RowLayout:
         sizes = [d.itemsize for _, d, _ in self.columns]
         self._widths = (8, *sizes)
         self.eights, self.fours, self.ones = sizes.count(8), sizes.count(4), sizes.count(1)
-        #: Bytes per row at most, and parts that may need padding: for splitting what is too large for a frame.
+        #: Most bytes per row, and number of parts that may need padding, for splitting large batches.
         self.row_bytes = 24 + sum(sizes) + len(sizes)
         self.sections = 2 * len(sizes)
 
     def size(self, n: int, flags: int, masks: int) -> int:
-        """Length of the body."""
+        """Returns the length of the body."""
         if not (flags or masks):
             return self.header + 8 * (n * (1 + self.eights) + (n + 1 >> 1) * self.fours + (n + 7 >> 3) * self.ones)
         eights = 1 + self.eights + (flags & 1) + (flags >> 1)
         return self.header + 8 * (n * eights + (n + 1) // 2 * self.fours + (n + 7) // 8 * (self.ones + masks))
 
     def cuts(self, n: int) -> list[slice]:
-        """Where time and the columns lie in the body of a plain batch: without flags and masks."""
-        found, at = [], self.header
+        """Returns the places of time and the columns in the body of a plain batch, without flags and masks."""
+        places, at = [], self.header
         for width in self._widths:
             stop = at + width * n
-            found.append(slice(at, stop))
+            places.append(slice(at, stop))
             at = stop + (-stop & 7)
-        return found
+        return places
 
 
 layout_of = lru_cache(maxsize=256)(RowLayout)

@@ -1,7 +1,7 @@
-"""Control messages: a closed set of flat records, checked field by field at the door.
+"""Control messages: a closed set of flat records, checked field by field on receipt.
 
-On the wire a message is a msgpack array ``[tag, field, field, …]`` in a CONTROL frame.  docs/internals/protocol.md says
-who sends which, when, and where it is handled.  Every text, number and list has a bound where it is declared.
+On the wire a message is a msgpack array ``[tag, field, field, …]`` in a CONTROL frame.  docs/internals/protocol.md
+lists their senders, times and handlers.  Every text, number and list has a bound in its declaration.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ from spe.wire.framing import CONTROL_BYTES, STATUS_BYTES, Buffer, FrameType, che
 
 
 class VersionRange(NamedTuple):
-    """Versions of the wire protocol that a process speaks, both ends included."""
+    """Versions of the wire protocol that a process supports, inclusive."""
 
     lowest: int
     highest: int
 
     def common(self, other: VersionRange) -> int | None:
-        """The highest that both speak; None: there is none."""
+        """The highest version that both support; None if there is none."""
         highest = min(self.highest, other.highest)
         return highest if highest >= max(self.lowest, other.lowest) else None
 
@@ -60,16 +60,16 @@ class VersionRange(NamedTuple):
         return f"version {self.highest}" if self.lowest == self.highest else f"versions {self.lowest} to {self.highest}"
 
 
-#: What this software speaks.
+#: Versions that this software supports.
 PROTOCOL: Final = VersionRange(7, 7)
-#: Announcements in one message: they fit a control frame, however long the names are.
+#: Most announcements in one message: they fit a control frame, however long the names are.
 ANNOUNCEMENTS_MAX: Final = 64
 
-#: Values in a control message, containers included: as objects at most some 6 MiB.
+#: Most values in a control message, containers included: at most some 6 MiB of objects.
 VALUES_MAX: Final = 64 << 10
-#: The same of what may be a status.
+#: Most values in a status.
 STATUS_VALUES_MAX: Final = VALUES_MAX * (STATUS_BYTES // CONTROL_BYTES)
-#: The same before authentication: a hello and its answer are flat and short, in other versions too.
+#: Most values before authentication: a hello and its answer are flat and short, in other versions too.
 HELLO_VALUES_MAX: Final = 64
 
 M = TypeVar("M", bound="Message")
@@ -85,19 +85,19 @@ class Ack(NamedTuple):
 
 
 class OutputStatus(NamedTuple):
-    """One output channel of a replica, as its heartbeat answer announces it (rule F3).
+    """An output channel of a replica, in its heartbeat answer (rule F3).
 
     Attributes:
-      fresh: while STABILIZATION, new tentative data goes on as well.
+      fresh: in STABILIZATION, the replica also makes new tentative data.
       last_id: last stable id (q).
       frontier, tentative_frontier: largest boundary of each kind; microseconds of tuple time.
-      first: smallest stable id that can still be had.
+      first: smallest stable id that is still available.
       fill: share of the output buffer's cap in use, 0 … 1.
       marked_id, digest: newest id at which a digest of the stable tuples was taken, for partners to compare; 0: none.
-      lacking: RECOVERING, and nobody upstream has what it would go on from (H8).
+      lacking: RECOVERING, and no upstream replica has the tuples that it needs (H8).
       sequence: grows with each change of ``state`` or ``fresh`` while the process lives (F4).
       stands_in: it has fresh results for the consumers of a partner that reconciles (K6).
-      origin: of what it is made from (S6); "" while that is not known.
+      origin: origin of the stream (S6); "" while unknown.
     """
 
     stream: Name
@@ -118,9 +118,9 @@ class OutputStatus(NamedTuple):
 
 
 class Held(NamedTuple):
-    """How many checkpoints of a partition a node holds that stands by for it (H2).
+    """Number of checkpoints of a partition that a standby holds (H2).
 
-    Where it runs the partition meanwhile, that is 0 until its disk has a state from which it would go on (M3).
+    If it runs the partition, the number is 0 until its disk has a state to restart from (M3).
     """
 
     unit: Name
@@ -129,7 +129,7 @@ class Held(NamedTuple):
 
 
 class ProposedMove(NamedTuple):
-    """A move that would relieve a node, and how long it would take: microseconds."""
+    """A move that would relieve a node, and its expected duration: microseconds."""
 
     unit: Name
     partition: Count
@@ -139,13 +139,13 @@ class ProposedMove(NamedTuple):
 
 
 class Remark(NamedTuple):
-    """One line for people."""
+    """A line for users."""
 
     text: Reason
 
 
 class Load(NamedTuple):
-    """What a replica has needed in the last sample's time (L1), as :class:`replicas.planning.load.LoadSample`."""
+    """Load of a replica during the last sample (L1), as :class:`replicas.planning.load.LoadSample`."""
 
     unit: Name
     partition: Count
@@ -157,15 +157,15 @@ class Load(NamedTuple):
 
 
 class Announcement(NamedTuple):
-    """What decides how long a unit may wait on a node, and how long it did (rule T8).
+    """Settings that limit the wait of a unit on a node, and its longest wait (rule T8).
 
     Attributes:
-      incarnation: of the node's process; of two announcements that of the later one counts.
-      since_us: wall time from which what follows counts, microseconds: of two of one process the later one counts.
+      incarnation: of the node's process; announcements of a later process take precedence.
+      since_us: wall time from which the settings hold, microseconds; for one process, later ones take precedence.
       x_us: availability threshold X of the node, microseconds of wall time.
-      share_us: what of it the unit may use there.
-      alpha: the share of that which an SUnion may spend waiting.
-      waited_us: longest time from the first arrival of a bucket to its release since then, so far.
+      share_us: share of X that the unit may use.
+      alpha: share of ``share_us`` that an SUnion may spend waiting.
+      waited_us: longest time from the first arrival of a bucket to its release, since ``since_us``.
     """
 
     node: Name
@@ -181,7 +181,7 @@ class Announcement(NamedTuple):
     waited_us: Id
 
 
-#: A list of announcements, checked.
+#: Check of a list of announcements.
 announcements: Final = records_of(Announcement)
 
 
@@ -193,11 +193,11 @@ class Message:
     """Base of all control messages."""
 
     TAG: ClassVar[int] = 0
-    #: Of the largest body that may be sent.
+    #: Size of the largest body that may be sent.
     BYTES_MAX: ClassVar[int] = CONTROL_BYTES
 
     def encode(self) -> bytes:
-        """The whole frame.  Raises LocalProtocolError where a field is out of its bounds."""
+        """Encodes the whole frame.  Raises LocalProtocolError if a field is out of its bounds."""
         kind = type(self)
         try:
             values = [check(getattr(self, name)) for name, check in _CHECKS[kind]]
@@ -214,12 +214,12 @@ class Hello(Message):
     """First message on every connection.  Later versions may only add fields at its end.
 
     Attributes:
-      lowest, highest: versions of the protocol that it speaks.
+      lowest, highest: versions of the protocol that the sender supports.
       name: node id, ``source:NAME``, ``client:NAME``, ``control`` or ``supervisor``.
       incarnation: grows with each start of the process.
       fingerprint: of the plan (rule U11); "" is allowed for role control.
-      token: shared secret of the cluster; "" when there is none.
-      epoch, number: version of the directory that it goes by.
+      token: shared secret of the cluster; "" if there is none.
+      epoch, number: version of the sender's directory.
     """
 
     TAG: ClassVar[int] = 1
@@ -240,7 +240,7 @@ class Welcome(Message):
     """The hello is accepted: name of the accepting process, and the protocol version of this connection.
 
     Attributes:
-      epoch, number: version of the directory that we go by.
+      epoch, number: version of the accepting process's directory.
     """
 
     TAG: ClassVar[int] = 2
@@ -261,18 +261,18 @@ class Refused(Message):
 
 @dataclass(frozen=True, slots=True)
 class Subscribe(Message):
-    """Opens the one subscription of this connection, MAIN or CORRECTIONS (rules F1, F6).
+    """Opens the only subscription of this connection, MAIN or CORRECTIONS (rules F1, F6).
 
     Attributes:
-      consumer: name that acknowledgements will carry.
+      consumer: name in later acknowledgements.
       position: last stable id held (p).
       frontier: largest stable boundary held (sb).
       held: tentative tuples follow the position.
-      t_star: everything tentative up to this time has been seen or is of no more use.  Only ever compared, and may
-        lie just before the beginning of time.
-      substream_index, substream_count: which share of the key hash is wanted.
-      origin: of what is held (rule S6); "" where nothing was read yet.
-      start: where a client begins that holds nothing; the producer chooses the position (rule F8).
+      t_star: time up to which the consumer needs no tentative tuples.  Only compared, and may be just before the
+        beginning of time.
+      substream_index, substream_count: requested share of the key hash.
+      origin: of the stream read so far (rule S6); "" before the first element.
+      start: start of a client that holds nothing; the producer chooses the position (rule F8).
     """
 
     TAG: ClassVar[int] = 4
@@ -296,11 +296,11 @@ class Subscribe(Message):
 
 @dataclass(frozen=True, slots=True)
 class Subscribed(Message):
-    """First answer to a subscribe: the producer's state, frontiers and origin (rules F2, S6).
+    """First answer to Subscribe: the producer's state, frontiers and origin (rules F2, S6).
 
     Attributes:
       sequence: as in :class:`OutputStatus`.
-      origin: of the stream (rule S6); "" while nothing stable was made of all inputs.
+      origin: of the stream (rule S6); "" before the first stable tuple of all inputs.
       position: id after which the feed begins.
     """
 
@@ -320,7 +320,7 @@ class Subscribed(Message):
 class NotReady(Message):
     """No subscription now: the replica is recovering, or does not serve this channel.
 
-    As the answer to a writer's hello: all its places are taken, and it may come again.
+    As the answer to a writer's hello: there are too many connections; the writer may retry.
     """
 
     TAG: ClassVar[int] = 6
@@ -329,7 +329,7 @@ class NotReady(Message):
 
 @dataclass(frozen=True, slots=True)
 class Truncated(Message):
-    """No subscription: the requested ids are truncated; ``first`` is the smallest stable id that is left (rule A2)."""
+    """No subscription: the requested ids are truncated; ``first`` is the smallest remaining stable id (rule A2)."""
 
     TAG: ClassVar[int] = 7
     first: Id
@@ -337,7 +337,7 @@ class Truncated(Message):
 
 @dataclass(frozen=True, slots=True)
 class StateChange(Message):
-    """The producer's new state, numbered, in-band: elements sent before it belong to the state before (rule F2).
+    """The producer's new state, numbered, in-band: elements sent before it belong to the previous state (rule F2).
 
     Attributes:
       sequence: as in :class:`OutputStatus`.
@@ -359,10 +359,10 @@ class SetMode(Message):
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat(Message):
-    """Asks for states and acknowledges, every ``timing.heartbeat`` (rules F3, A1).
+    """Requests states and acknowledges, every ``timing.heartbeat`` (rules F3, A1).
 
     Attributes:
-      period_us: after so long each acknowledgement comes again, microseconds: who is silent for longer may be dead.
+      period_us: interval at which each acknowledgement is repeated, microseconds; longer silence may mean a dead process.
     """
 
     TAG: ClassVar[int] = 10
@@ -374,13 +374,13 @@ class Heartbeat(Message):
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswer(Message):
-    """State and frontiers of each output; to a coordinator also checkpoints held and samples of load (rule L1).
+    """State and frontiers of each output; for a coordinator also checkpoints and samples of load (rule L1).
 
     Attributes:
-      held: what it stands by for, to a coordinator.
-      loads: samples that it was not told of before, to a coordinator.
-      taken: another process acknowledges in the client's name, so that these acknowledgements do not count (A2b).
-      guest: the client is not in the configuration: nothing is kept for it (rule F8).
+      held: checkpoints of its standbys, for a coordinator.
+      loads: new samples, for a coordinator.
+      taken: another process acknowledges in the client's name, so the client's acknowledgements do not count (A2b).
+      guest: the client is not in the configuration: no log waits for it (rule F8).
     """
 
     TAG: ClassVar[int] = 11
@@ -395,7 +395,7 @@ class HeartbeatAnswer(Message):
 
 @dataclass(frozen=True, slots=True)
 class PartnerRequest(Message):
-    """Asks a partner for leave to reconcile, every ``timing.request``, with a new number (rule K1)."""
+    """Requests a partner's permission to reconcile, every ``timing.request``, with a new number (rule K1)."""
 
     TAG: ClassVar[int] = 12
     unit: Name
@@ -417,12 +417,12 @@ class PartnerAnswer(Message):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRequest(Message):
-    """A restarting replica, or a standby, asks a partner for state and stable log (rules A3, H1).
+    """A restarting replica, or a standby, requests state and stable log from a partner (rules A3, H1).
 
     Attributes:
-      period_us: how often it wants to hear that the partner is at work on it, microseconds.
-      log: of whose checkpoint log it holds records, up to ``since``, and wants what follows (G9); ``any``: of nobody's;
-        empty: it wants a snapshot.
+      period_us: interval of progress messages that it requests, microseconds.
+      log: checkpoint log of which it has the records up to ``since`` and requests the rest (G9); ``any``: it has
+        none; empty: it requests a snapshot.
     """
 
     TAG: ClassVar[int] = 14
@@ -437,7 +437,7 @@ class SnapshotRequest(Message):
 class SnapshotPart(Message):
     """A piece of an encoded snapshot; ``index`` counts from 0, ``last`` marks the end.
 
-    Empty ones before the first say that the sender is at work on it.
+    Empty ones before the first report that the sender is working on it.
     """
 
     TAG: ClassVar[int] = 15
@@ -448,7 +448,7 @@ class SnapshotPart(Message):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRefused(Message):
-    """No snapshot from this replica, with the reason."""
+    """This replica has no snapshot, with the reason."""
 
     TAG: ClassVar[int] = 16
     reason: Reason
@@ -456,7 +456,7 @@ class SnapshotRefused(Message):
 
 @dataclass(frozen=True, slots=True)
 class StatusRequest(Message):
-    """Asks for the status of a process: ``spe status`` and the live view."""
+    """Requests the status of a process, for ``spe status`` and the live view."""
 
     TAG: ClassVar[int] = 17
 
@@ -472,7 +472,7 @@ class Status(Message):
 
 @dataclass(frozen=True, slots=True)
 class Inject(Message):
-    """Asks a process to inject a fault: ``spe inject``."""
+    """Requests the injection of a fault: ``spe inject``."""
 
     TAG: ClassVar[int] = 19
     fault: Annotated[Mapping[str, Any], text_map]
@@ -480,7 +480,7 @@ class Inject(Message):
 
 @dataclass(frozen=True, slots=True)
 class InjectAnswer(Message):
-    """The fault is injected, or ``error`` says why not."""
+    """The fault is injected, or ``error`` has the reason why not."""
 
     TAG: ClassVar[int] = 20
     ok: Flag
@@ -489,11 +489,11 @@ class InjectAnswer(Message):
 
 @dataclass(frozen=True, slots=True)
 class Order(Message):
-    """A standby is to install or to retire, or a replica to replay; repeated until it is done (rules H3, H4, H8).
+    """Orders a standby to install or to retire, or a replica to replay; repeated until done (rules H3, H4, H8).
 
     Attributes:
-      epoch: of the coordinator; a node that has heard a later one refuses.
-      number: comes back in the answer.
+      epoch: of the coordinator; a node that knows a later one refuses.
+      number: repeated in the answer.
     """
 
     TAG: ClassVar[int] = 21
@@ -506,7 +506,7 @@ class Order(Message):
 
 @dataclass(frozen=True, slots=True)
 class OrderAnswer(Message):
-    """Order ``number`` is followed, or ``error`` says why not; ``epoch`` is the latest one heard of (rule H6).
+    """Order ``number`` is followed, or ``error`` has the reason why not; ``epoch`` is the latest known one (rule H6).
     Number 0: the answer to the heartbeat of an older coordinator.
     """
 
@@ -526,7 +526,7 @@ class OtherLog(Message):
 
 @dataclass(frozen=True, slots=True)
 class Announced(Message):
-    """Settings and waits of nodes, behind a heartbeat answer if they are new: its own and those it heard (rule T8)."""
+    """New settings and waits of the sender and of nodes known to it, after a heartbeat answer (rule T8)."""
 
     TAG: ClassVar[int] = 24
     items: Annotated[Sequence[Announcement], announcements]
@@ -534,7 +534,7 @@ class Announced(Message):
 
 @dataclass(frozen=True, slots=True)
 class DirectoryRequest(Message):
-    """Version of the directory that the sender goes by; sent both ways, where versions differ (rule D2)."""
+    """Version of the sender's directory; sent both ways if versions differ (rule D2)."""
 
     TAG: ClassVar[int] = 25
     epoch: Id
@@ -543,7 +543,7 @@ class DirectoryRequest(Message):
 
 @dataclass(frozen=True, slots=True)
 class DirectoryAnswer(Message):
-    """The newer version of the directory, as ``spe/plan/revision.py`` encodes it (rule D2)."""
+    """The newer version of the directory, encoded by ``spe/plan/revision.py`` (rule D2)."""
 
     TAG: ClassVar[int] = 26
     revision: Annotated[bytes, revision_data]
@@ -551,15 +551,15 @@ class DirectoryAnswer(Message):
 
 @dataclass(frozen=True, slots=True)
 class MoveOrder(Message):
-    """Asks to move a partition, drain a node, cancel a move, or relieve full nodes.
+    """Requests to move a partition, drain a node, cancel a move, or relieve full nodes.
 
-    See rules M1-M6 and L4-L8.  Verb ``propose`` asks what ``balance`` would order.
+    See rules M1-M6 and L4-L8.  Verb ``propose`` requests the moves that ``balance`` would order.
 
     Attributes:
-      partition: which one moves; "" for the other verbs.
-      source: the node that it leaves, or that is drained; "" to cancel.
-      target: where it moves to; "" for the other verbs.
-      number: of the move that is cancelled; 0 for the other verbs.
+      partition: partition to move; "" for the other verbs.
+      source: node that it leaves, or node to drain; "" to cancel.
+      target: node that it moves to; "" for the other verbs.
+      number: number of the move to cancel; 0 for the other verbs.
     """
 
     TAG: ClassVar[int] = 27
@@ -572,12 +572,12 @@ class MoveOrder(Message):
 
 @dataclass(frozen=True, slots=True)
 class MoveAnswer(Message):
-    """Numbers of the moves, from first to last, once they are on disk; or why there are none.
+    """Numbers of the moves, from first to last, once they are on disk; or the reason why there are none.
 
     Attributes:
-      last: below ``first`` where there is nothing to move.
-      proposed: what a balance orders, or would.
-      remarks: what it says of nodes, such as why one stays full.
+      last: below ``first`` if there is nothing to move.
+      proposed: moves that a balance orders, or would order.
+      remarks: remarks about nodes, such as the reason why a node stays full.
     """
 
     TAG: ClassVar[int] = 28
@@ -589,7 +589,7 @@ class MoveAnswer(Message):
 
 
 class Setting(NamedTuple):
-    """A change of a node as a person writes it, such as ``x`` and ``4s`` (spe.plan.settings)."""
+    """A change of a node's setting as users write it, such as ``x`` and ``4s`` (spe.plan.settings)."""
 
     name: Name
     value: Name
@@ -597,7 +597,7 @@ class Setting(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SetOrder(Message):
-    """Asks that a node work with another X, α or policy: ``spe set`` (rules X1-X5)."""
+    """Requests another X, α or policy of a node: ``spe set`` (rules X1-X5)."""
 
     TAG: ClassVar[int] = 29
     node: Name
@@ -606,7 +606,7 @@ class SetOrder(Message):
 
 @dataclass(frozen=True, slots=True)
 class SetAnswer(Message):
-    """The version of the directory that has the setting, or why it is refused (rule X4)."""
+    """The version of the directory that has the setting, or the reason for its refusal (rule X4)."""
 
     TAG: ClassVar[int] = 30
     epoch: Id
@@ -616,10 +616,10 @@ class SetAnswer(Message):
 
 @dataclass(frozen=True, slots=True)
 class JoinCluster(Message):
-    """A node that no configuration names asks to join the cluster (rule D4).
+    """A node that the configuration does not name requests to join the cluster (rule D4).
 
     Attributes:
-      node: as spe.plan.revision.encode_node has it.
+      node: encoded by spe.plan.revision.encode_node.
     """
 
     TAG: ClassVar[int] = 31
@@ -628,7 +628,7 @@ class JoinCluster(Message):
 
 @dataclass(frozen=True, slots=True)
 class JoinClusterAnswer(Message):
-    """The directory with the new node in it, once it is on disk; or why the node is refused."""
+    """The directory with the new node, once it is on disk; or the reason why the node is refused."""
 
     TAG: ClassVar[int] = 32
     revision: Annotated[bytes, revision_data]
@@ -637,13 +637,13 @@ class JoinClusterAnswer(Message):
 
 @dataclass(frozen=True, slots=True)
 class StagePart(Message):
-    """A piece of what one task of a writer has of a batch; answered once all is durable (W1).
+    """A piece of a part of a batch, from one task of a writer; answered once the part is durable (W1).
 
     Attributes:
-      query, batch: of the writer's.
-      part: a name that no other part ever has, and no other attempt to send this one.
+      query, batch: of the writer.
+      part: name that is unique for each part and each attempt to send it.
       index: of the piece, from 0.
-      data: the pieces together are as spe.log.pushed_batches encodes a part.
+      data: the pieces together are a part as encoded by spe.log.pushed_batches.
     """
 
     TAG: ClassVar[int] = 33
@@ -657,7 +657,7 @@ class StagePart(Message):
 
 @dataclass(frozen=True, slots=True)
 class PartStaged(Message):
-    """A part is on the source's disk, or ``error`` says why it is refused."""
+    """A part is on the source's disk, or ``error`` has the reason for its refusal."""
 
     TAG: ClassVar[int] = 34
     part: Name
@@ -666,10 +666,10 @@ class PartStaged(Message):
 
 @dataclass(frozen=True, slots=True)
 class CommitPushed(Message):
-    """These parts, in this order, are batch ``batch`` of a query: all of them or none (W2).
+    """Commits these parts, in this order, as batch ``batch`` of a query: all of them or none (W2).
 
     Attributes:
-      replaces: query whose place this one takes; "" where it only goes on.
+      replaces: query that this one replaces; "" if it continues.
     """
 
     TAG: ClassVar[int] = 35
@@ -681,7 +681,7 @@ class CommitPushed(Message):
 
 @dataclass(frozen=True, slots=True)
 class PushCommitted(Message):
-    """A batch is durable, or ``error`` says why it is refused."""
+    """A batch is durable, or ``error`` has the reason for its refusal."""
 
     TAG: ClassVar[int] = 36
     batch: Id
@@ -698,7 +698,7 @@ class DropParts(Message):
 
 @dataclass(frozen=True, slots=True)
 class PushWaits(Message):
-    """What an answer to a writer waits for; each second until it comes."""
+    """The reason why an answer to a writer is delayed; repeated every second."""
 
     TAG: ClassVar[int] = 38
     reason: Reason
@@ -706,17 +706,17 @@ class PushWaits(Message):
 
 @dataclass(frozen=True, slots=True)
 class EndPushed(Message):
-    """The writer pushes no more: the stream ends behind what is committed, once every writer has said so (W6)."""
+    """The writer ends: the stream ends after the committed batches, once every writer has ended (W6)."""
 
     TAG: ClassVar[int] = 39
 
 
 @dataclass(frozen=True, slots=True)
 class PushEnded(Message):
-    """The writer's end is durable, or ``error`` says why it is refused.
+    """The writer's end is durable, or ``error`` has the reason for its refusal.
 
     Attributes:
-      rows: of all committed batches.
+      rows: number of rows of all committed batches.
       open: writers that have not ended.
     """
 
@@ -771,22 +771,22 @@ MESSAGES: Final[tuple[type[Message], ...]] = (
     PushEnded,
 )
 _BY_TAG: Final = {m.TAG: m for m in MESSAGES}
-#: Tags of messages that come ten times a second, and whose fields admit no containers but lists of records.
+#: Tags of messages that come ten times a second, and whose only containers are lists of records.
 _FLAT: Final = frozenset({Heartbeat.TAG, HeartbeatAnswer.TAG})
-#: A body of so many bytes cannot cost much, whatever is in it: no array in it can declare more entries than it has
-#: bytes, nor hold that many arrays.  Of these messages the walk over all values would be a third of decoding them.
+#: Size up to which a body cannot cost much, whatever its contents: no array in it can declare more entries than it
+#: has bytes, nor hold that many arrays.  For these messages the check of the cost would be a third of decoding.
 SMALL_BYTES: Final = 512
 _CHECKS: Final = {m: checks_of(m) for m in MESSAGES}
 
 
 def decode_message(body: Buffer, values_max: int = VALUES_MAX) -> Message:
-    """The message in the body of a CONTROL frame.
+    """Decodes the body of a CONTROL frame.
 
     Args:
-      values_max: of how many values it may consist.
+      values_max: most values in it.
 
     Raises:
-      RemoteProtocolError: no message, or a field is not what it must be; says which.
+      RemoteProtocolError: the body is no message, or a field is wrong; the error names it.
     """
     try:
         size = len(body)
@@ -825,10 +825,10 @@ def decode_message(body: Buffer, values_max: int = VALUES_MAX) -> Message:
 
 
 def _known_part(values: list[Any], count: int) -> list[Any]:
-    """The fields of a hello that we know: a later version may have more.  Of a stranger's only the range is read."""
+    """The known fields of a hello: a later version may have more.  Without a common version only the range is read."""
     if not values or type(values[0]) is not int:
         return values
-    # Up to version 5 there was one number.
+    # Up to version 5 a hello had one number.
     highest = values[1] if len(values) > 1 and type(values[1]) is int else values[0]
     theirs = VersionRange(values[0], highest)
     if PROTOCOL.common(theirs) is None:
@@ -837,7 +837,7 @@ def _known_part(values: list[Any], count: int) -> list[Any]:
 
 
 def expect(message: Message, kind: type[M]) -> M:
-    """``message``, when it is of the kind that must come now.  Raises RemoteProtocolError otherwise."""
+    """Returns ``message`` if it is of the expected kind.  Raises RemoteProtocolError otherwise."""
     if not isinstance(message, kind):
         raise RemoteProtocolError(f"expected {kind.__name__}, got {message!r:.200}")
     return message

@@ -1,10 +1,10 @@
-"""Operator snapshots and checkpoints <-> bytes: a closed set of types, shared objects kept shared, no pickle.
+"""Encodes operator snapshots and checkpoints: a closed set of types, shared objects stay shared, no pickle.
 
 Layout: ``<4sIIIQ`` magic, version, CRC-32 of all that follows the header, zero, length of the skeleton; the skeleton
 (msgpack, padded to 8); then the bytes of each array, each padded to 8.  The skeleton is ``[arrays, dictionaries,
 tree]``: dtype and shape per array, two array numbers (lengths, text) per StringDictionary, and the tree, in which a
 scalar stands for itself and everything else is ``[tag, …]``.  An array or a dictionary that is referred to twice is
-there once, and is one object again afterwards.
+stored once, and is one object again after decoding.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from spe.stream.names import Kind
 from spe.stream.strings import StringDictionary
 
 STATE_VERSION: Final = 1
-#: Values that are not arrays belong in arrays when there are many; unpacking costs up to 70 times this.
+#: Largest skeleton: many values belong in arrays, since unpacking costs up to 70 times this.
 SKELETON_BYTES: Final = 32 << 20
 DEPTH_MAX: Final = 64
 _DIMENSIONS_MAX: Final = 8
-#: Entries, or bytes, that are copied or summed at once.
+#: Entries, or bytes, copied or summed at once.
 _PORTION: Final = 1 << 20
-#: Texts that are put together at once.
+#: Texts joined at once.
 _TEXTS: Final = 1 << 14
 
 _MAGIC: Final = b"SPEs"
@@ -44,20 +44,20 @@ _READ: Final = _SCALARS | {int}
 
 
 def encode_state(tree: Any) -> bytes:
-    """The bytes of a tree of dict, list, tuple, int, float, str, bool, None, bytes, arrays, FrozenArray, Derived,
-    Column, Rows, Batch, Boundary and StringDictionary; exactly these types, so that what comes back is what went in
-    (but an array for a FrozenArray, None for a Derived).
+    """Encodes a tree of dict, list, tuple, int, float, str, bool, None, bytes, arrays, FrozenArray, Derived,
+    Column, Rows, Batch, Boundary and StringDictionary; exactly these types, so that decoding gives an equal tree
+    (with an array for a FrozenArray, None for a Derived).
 
     Raises:
-      LocalProtocolError: something else is in the tree, or it is too deep or large; says where.
+      LocalProtocolError: the tree has other types, or is too deep or large; the error names the place.
     """
     return bytes(encode_large_state(tree))
 
 
 def encode_large_state(tree: Any) -> memoryview:
-    """The same, for a thread beside an event loop: large arrays are copied and summed without the interpreter's lock.
+    """Encodes a large tree, in a thread: large arrays are copied and summed without the interpreter's lock.
 
-    To put them together as bytes would hold it for as long as that takes.
+    Joining them as bytes would hold the lock throughout.
     """
     writer = _Writer()
     node = writer.node(tree, "state", 0)
@@ -102,7 +102,7 @@ def _write_array(array: AnyArray | FrozenArray, out: AnyArray) -> None:
 
 
 def decode_state(data: bytes | bytearray | memoryview) -> Any:
-    """The tree that :func:`encode_state` was given.  Arrays are read-only: whoever writes copies first.
+    """Decodes the bytes of :func:`encode_state`.  Arrays are read-only: to write, copy first.
 
     Raises:
       RemoteProtocolError: the bytes are damaged, of another version, or no state.
@@ -129,15 +129,15 @@ def decode_state(data: bytes | bytearray | memoryview) -> Any:
 
 
 class _Writer:
-    """Turns a tree into nodes, collecting arrays and dictionaries on the way."""
+    """Turns a tree into nodes, and collects arrays and dictionaries."""
 
     def __init__(self) -> None:
         self.arrays: list[AnyArray | FrozenArray] = []
         self.tables: list[list[int]] = []
         self._array_index: dict[int, int] = {}
         self._table_index: dict[int, int] = {}
-        #: What ids were taken of, so that none is used again while we write.
-        self._kept: list[object] = []
+        #: Objects whose ids are in use, kept alive so that no id is reused during writing.
+        self._alive: list[object] = []
 
     def node(self, value: Any, where: str, depth: int) -> Any:
         kind = type(value)
@@ -155,7 +155,7 @@ class _Writer:
     def sequence(self, value: list[Any] | tuple[Any, ...], where: str, depth: int) -> list[Any]:
         tag = _LIST if type(value) is list else _TUPLE
         out: list[Any] = [tag]
-        for at, item in enumerate(value):  # the place is made for what may be refused only
+        for at, item in enumerate(value):  # the text of the place is only made for items that may be refused
             out.append(item if type(item) in _SCALARS else self.node(item, f"{where}[{at}]", depth))
         return out
 
@@ -176,14 +176,14 @@ class _Writer:
         return [_ARRAY, len(self.arrays) - 1]
 
     def array(self, value: AnyArray, where: str, depth: int) -> list[Any]:
-        found = self._array_index.get(id(value))
-        if found is None:
+        number = self._array_index.get(id(value))
+        if number is None:
             if value.dtype.kind not in "biuf" or value.ndim > _DIMENSIONS_MAX:
                 raise LocalProtocolError(f"{where}: cannot store an array of {value.dtype}, {value.ndim} dimensions")
-            found = self._array_index[id(value)] = len(self.arrays)
-            self._kept.append(value)
+            number = self._array_index[id(value)] = len(self.arrays)
+            self._alive.append(value)
             self.arrays.append(value)
-        return [_ARRAY, found]
+        return [_ARRAY, number]
 
     def column(self, value: Column, where: str, depth: int) -> list[Any]:
         parts = (value.values, value.valid, value.dictionary)
@@ -201,18 +201,18 @@ class _Writer:
         return [_BOUNDARY, int(value.kind), value.time, value.upto_id]
 
     def dictionary(self, value: StringDictionary, where: str, depth: int) -> list[Any]:
-        found = self._table_index.get(id(value))
-        if found is None:
-            found = self._table_index[id(value)] = len(self.tables)
-            self._kept.append(value)
+        number = self._table_index.get(id(value))
+        if number is None:
+            number = self._table_index[id(value)] = len(self.tables)
+            self._alive.append(value)
             strings, lengths, text = value.strings, np.empty(len(value), np.uint32), bytearray()
-            for start in range(0, len(lengths), _TEXTS):  # one call for all of them would hold the interpreter's lock
+            for start in range(0, len(lengths), _TEXTS):  # a single call would hold the interpreter's lock
                 some = [s.encode("utf-8", "surrogatepass") for s in strings[start : min(start + _TEXTS, len(lengths))]]
                 lengths[start : start + len(some)] = np.fromiter(map(len, some), np.uint32, len(some))
                 text += b"".join(some)
             self.tables.append([len(self.arrays), len(self.arrays) + 1])
             self.arrays += [lengths, np.frombuffer(text, np.uint8)]
-        return [_DICTIONARY, found]
+        return [_DICTIONARY, number]
 
 
 _WRITERS: Final[dict[type, Callable[[_Writer, Any, str, int], list[Any] | None]]] = {
@@ -231,7 +231,7 @@ _WRITERS: Final[dict[type, Callable[[_Writer, Any, str, int], list[Any] | None]]
 
 
 def _read_arrays(descriptions: Any, body: memoryview, at: int) -> list[AnyArray]:
-    """Copies of the arrays, so that one that lives on does not keep all the bytes alive; read-only."""
+    """Copies the arrays, so that a remaining one does not keep all the bytes alive; read-only."""
     arrays = []
     for text, shape in descriptions:
         dtype = np.dtype(str(text))

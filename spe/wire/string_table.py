@@ -1,9 +1,9 @@
-"""The strings of one connection: sent once, then named by number.
+"""The string table of a connection: strings are sent once, then referred to by number.
 
-Both ends keep the same table, entry 0 being the empty string (what stands under a null).  The sender adds the strings
-that its rows use, no others: a pool's dictionary may hold a hundred thousand strings of which a stream uses ten.
-Before the table has more than 131,072 entries or 32 MiB, the sender begins a new one.  The receiver brings strings into
-its pool's current dictionary when rows first use them, so a full pool can begin a new dictionary at any time.
+Both ends have the same table; entry 0 is the empty string, which is also the value under a null.  The sender adds only
+strings that its rows use: a pool's dictionary may hold a hundred thousand strings of which a stream uses ten.  Before
+the table exceeds 131,072 entries or 32 MiB, the sender begins a new one.  The receiver adds strings to its pool's
+current dictionary when rows first use them, so a full pool can begin a new dictionary at any time.
 
 A STRINGS body is ``begins, before, count, more`` (``<IIII``), the byte length of each entry (uint32, padded to 8), and
 the texts in UTF-8.  ``begins`` = 1 starts a new table; ``more`` = 1 says that the next frame continues a text that is
@@ -35,7 +35,7 @@ _FEW: Final = 64
 #: A STRINGS body: 1 when the table begins anew, entries before these, entries, 1 when it holds a part of one entry that
 #: goes on in the next STRINGS frame, then the byte length of each (uint32, padded to 8), then the texts in UTF-8.
 _STRINGS: Final = struct.Struct("<IIII")
-#: Of a body with one entry: all but its text.
+#: Size of a body with one entry, without its text.
 _ONE_ENTRY: Final = _STRINGS.size + 8
 
 
@@ -43,23 +43,23 @@ _NO_CODES: Final[Int32Array] = np.empty(0, np.int32)
 
 
 class _Translation:
-    """Codes of one table -> codes in ``target``, adding to it what is used and missing."""
+    """Translates codes of one table to codes in ``target``, and adds missing strings that are used."""
 
     __slots__ = ("_codes", "_grew", "_same", "_target", "_whole")
 
     def __init__(self, target: StringDictionary) -> None:
         self._target = target
-        #: The first entries of ``_whole``, which have the same code there and here.
+        #: Number of first entries of ``_whole`` that have the same code in both tables.
         self._same = 0
-        #: The first entries, all of which have been used: nothing taken from it can be missing.
+        #: The first entries, as far as all have been used, so that none is missing.
         self._whole: Int32Array = _NO_CODES
-        #: shape (≥ entries seen,); -1 where an entry has not been used yet, or does not exist.
+        #: shape (≥ known entries,); -1 where an entry has not been used yet, or does not exist.
         self._codes: Int32Array = _NO_CODES
-        #: Entries were used for the first time since ``_whole`` was made: a table of one batch never needs it.
+        #: Have entries been used for the first time since ``_whole`` was made?  A table of one batch never needs it.
         self._grew = False
 
     def apply(self, codes: npt.NDArray[np.uint32], strings: list[str]) -> Int32Array:
-        """May be the same memory.  Raises IndexError when a code is outside ``strings``."""
+        """Translates codes; the result may be the same memory.  Raises IndexError if a code is outside ``strings``."""
         if self._grew:
             self._make_whole(strings)
         if len(codes) > _FEW and np.maximum.reduce(codes) < self._same:
@@ -89,36 +89,36 @@ class _Translation:
         return out
 
     def _use(self, new: list[int], strings: list[str]) -> None:
-        """Entries that are used for the first time."""
+        """Adds entries that are used for the first time."""
         self._codes[new] = self._target.encode([strings[code] for code in new])
         self._grew = True
 
     def _make_whole(self, strings: list[str]) -> None:
         self._grew = False
-        if self._codes[0] < 0 and not strings[0]:  # in every table, whether or not it is used
+        if self._codes[0] < 0 and not strings[0]:  # every table has the empty string, used or not
             self._codes[0] = self._target.find("")
         known = len(self._whole)
         gaps = (self._codes[: len(strings)] < 0).nonzero()[0]
         self._whole = self._codes[: gaps[0] if len(gaps) else len(strings)]
-        if self._same == known:  # codes never change, so only new ones can be the first that differ
+        if self._same == known:  # codes never change, so only new ones can differ
             others = (self._whole[known:] != np.arange(known, len(self._whole))).nonzero()[0]
             self._same = known + int(others[0]) if len(others) else len(self._whole)
 
 
 class SendTable:
-    """The sender's end.  Call :meth:`codes` for each column of a batch, then send :meth:`frames` before the batch."""
+    """The sender's table.  Call :meth:`codes` for each column of a batch, then send :meth:`frames` before the batch."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """Begins anew: everything is forgotten, here now and there with the next frames."""
+        """Begins a new table, here now, and at the receiver with the next frames."""
         self._table = StringDictionary([""])
         self._translations: WeakKeyDictionary[StringDictionary, _Translation] = WeakKeyDictionary()
-        #: The translation used last, and of what: it is nearly always the next one as well.
+        #: The translation used last, and its dictionary: usually the next one, too.
         self._last: _Translation | None = None
         self._last_dictionary: ref[StringDictionary] = ref(self._table)
-        #: Entries and bytes of text that the receiver has, once frames() has been sent.
+        #: Entries and bytes of text at the receiver, once frames() has been sent.
         self._sent = 1
         self._sent_bytes = 0
         self._begins = True
@@ -126,8 +126,8 @@ class SendTable:
     def codes(
         self, values: Int32Array, valid: npt.NDArray[np.bool_] | None, dictionary: StringDictionary
     ) -> Int32Array:
-        """The connection's code of each row."""
-        unsigned = values.view(np.uint32)  # so that a negative code is out of range, and not counted from the end
+        """Returns the connection's code of each row."""
+        unsigned = values.view(np.uint32)  # a negative code is then out of range, rather than counted from the end
         translation = self._last
         if translation is None or self._last_dictionary() is not dictionary:
             translation = self._translations.get(dictionary)
@@ -139,7 +139,7 @@ class SendTable:
         except IndexError:
             if valid is None or not len(values):
                 raise LocalProtocolError("a string column has codes outside its dictionary") from None
-        # Whatever stands under a null need not be in the dictionary; let it be the empty string.
+        # The code under a null need not be in the dictionary; use the empty string.
         out = np.zeros(len(values), np.int32)
         used = unsigned[valid]
         if len(used):
@@ -153,17 +153,17 @@ class SendTable:
 
     @property
     def is_new(self) -> bool:
-        """Nothing has been sent since the table began."""
+        """Has nothing been sent since the table began?"""
         return self._sent == 1
 
     def texts(self) -> list[bytes] | None:
-        """What the receiver lacks, or None when that would pass the table's bounds."""
+        """Returns the strings that the receiver lacks, or None if they exceed the table's bounds."""
         new = [s.encode("utf-8", "surrogatepass") for s in self._table.strings[self._sent :]]
         size = self._sent_bytes + sum(map(len, new))
         return new if size <= TABLE_BYTES and len(self._table) <= TABLE_ENTRIES else None
 
     def frames(self, texts: list[bytes], limit: int) -> list[bytes]:
-        """STRINGS frames with :meth:`texts`, each body at most ``limit`` bytes; a longer text goes out in pieces."""
+        """Returns STRINGS frames with :meth:`texts`, each body at most ``limit`` bytes; a longer text is split."""
         out, at = [], 0
         while at < len(texts):
             size, stop = _STRINGS.size + 8, at
@@ -189,7 +189,7 @@ class SendTable:
 
 
 class ReceiveTable:
-    """The receiver's end: strings as they came, and their codes in the pool's current dictionary."""
+    """The receiver's table: received strings, and their codes in the pool's current dictionary."""
 
     __slots__ = ("_begun", "_bytes", "_dictionary", "_pool", "_strings", "_translation")
 
@@ -197,13 +197,13 @@ class ReceiveTable:
         self._pool = pool
         self._strings = [""]
         self._bytes = 0
-        #: What is here of an entry that comes in pieces.
+        #: Received part of an entry that comes in pieces.
         self._begun = bytearray()
         self._dictionary = pool.current()
         self._translation = _Translation(self._dictionary)
 
     def add(self, body: Buffer) -> None:
-        """Takes in a STRINGS body.  Raises RemoteProtocolError."""
+        """Adds the strings of a STRINGS body.  Raises RemoteProtocolError."""
         try:
             begins, before, count, more = _STRINGS.unpack_from(body)
             lengths = np.frombuffer(body, "<u4", count, _STRINGS.size).tolist()
@@ -234,7 +234,7 @@ class ReceiveTable:
         self._bytes = size
 
     def _texts(self, body: Buffer, at: int, lengths: Sequence[int]) -> list[str]:
-        """The entries from ``at`` on, the first of which may have begun in an earlier frame."""
+        """Reads the entries from ``at`` on; the first may have begun in an earlier frame."""
         new: list[str] = []
         try:
             if lengths and self._begun:
@@ -249,7 +249,7 @@ class ReceiveTable:
         return new
 
     def dictionary(self) -> StringDictionary:
-        """Where the strings of the next batch go."""
+        """Returns the dictionary for the strings of the next batch."""
         dictionary = self._pool.current()
         if dictionary is not self._dictionary:
             self._dictionary = dictionary
@@ -257,7 +257,7 @@ class ReceiveTable:
         return dictionary
 
     def codes(self, codes: npt.NDArray[np.uint32]) -> Int32Array:
-        """Codes in the dictionary that :meth:`dictionary` last returned.  Raises RemoteProtocolError."""
+        """Returns codes in the dictionary that :meth:`dictionary` last returned.  Raises RemoteProtocolError."""
         try:
             return self._translation.apply(codes, self._strings)
         except IndexError:
