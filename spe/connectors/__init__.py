@@ -1,4 +1,4 @@
-"""The connectors that a configuration can name: built in, a line for each, or installed with another package."""
+"""The connectors that a configuration can name: built-in ones, and those of other installed packages."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from spe.connectors.lines import STDIN, TCP
 from spe.connectors.postgres import POSTGRES, POSTGRES_SINK
 from spe.connectors.push import PUSH
 
-#: By the key below ``from``: those that are built in.
+#: Built-in readers, by the key below ``from``.
 READERS: Final[Mapping[str, Reader]] = {
-    one.kind: one
-    for one in (CSV, JSONL, PARQUET, ARROW, AVRO, DIRECTORY, GENERATOR, TCP, STDIN, HTTP, SSE, PUSH, KAFKA, POSTGRES)
+    reader.kind: reader
+    for reader in (CSV, JSONL, PARQUET, ARROW, AVRO, DIRECTORY, GENERATOR, TCP, STDIN, HTTP, SSE, PUSH, KAFKA, POSTGRES)
 }
-#: By the key of an entry of ``sinks``: those that are built in.
+#: Built-in sinks, by the key of an entry of ``sinks``.
 SINKS: Final[Mapping[str, SinkDeclaration]] = {
-    one.kind: one for one in (PARQUET_SINK, JSONL_SINK, DELTA_SINK, POSTGRES_SINK, KAFKA_SINK, HTTP_SINK)
+    sink.kind: sink for sink in (PARQUET_SINK, JSONL_SINK, DELTA_SINK, POSTGRES_SINK, KAFKA_SINK, HTTP_SINK)
 }
 
 
 def find_reader(kind: str) -> Reader | None:
-    """The declaration of a reader; None: there is none.  Raises ConfigError where that of a package is broken."""
+    """Returns the declaration of a reader; None: unknown.  Raises ConfigError if a package's declaration is broken."""
     return READERS.get(kind) or load_connector(READERS_GROUP, kind, Reader)
 
 
 def find_sink(kind: str) -> SinkDeclaration | None:
-    """The declaration of a sink, in the same way."""
+    """Returns the declaration of a sink, in the same way."""
     return SINKS.get(kind) or load_connector(SINKS_GROUP, kind, SinkDeclaration)

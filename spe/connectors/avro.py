@@ -1,4 +1,4 @@
-"""Messages of Avro: where the schemas are with which they were written."""
+"""Options for Avro messages: the place of their schemas."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spe.values import Model
 
 
 class RegistryKeys(ServerKeys):
-    """A schema registry, as Confluent's."""
+    """A schema registry, such as Confluent's."""
 
     user: SecretKeys | None = Field(default=None, description="of HTTP's basic authentication: `{env: NAME}` or …")
     password: SecretKeys | None = Field(default=None, description="in the same way")
@@ -29,7 +29,7 @@ class RegistryKeys(ServerKeys):
 
 
 class AvroKeys(Model):
-    """Where the schemas of messages are."""
+    """The place of the schemas of messages."""
 
     registry: Annotated[RegistryKeys, BeforeValidator(url_alone)] | None = Field(
         default=None, description="a schema registry; a message begins with the id of its schema, as Confluent's do"
@@ -45,11 +45,11 @@ class AvroKeys(Model):
         return self
 
 
-def placed_avro(found: Mapping[str, Any], data: Path | None) -> dict[str, Any]:
-    """Options of a reader with the paths of ``avro`` below ``data``."""
-    if (avro := found.get("avro")) is None:
-        return dict(found)
+def placed_avro(options: Mapping[str, Any], data: Path | None) -> dict[str, Any]:
+    """Returns the options of a reader, with the paths of ``avro`` relative to ``data``."""
+    if (avro := options.get("avro")) is None:
+        return dict(options)
     avro = placed(avro, data, "file")
     if "registry" in avro:
         avro["registry"] = placed(avro["registry"], data, "ca")
-    return {**found, "avro": avro}
+    return {**options, "avro": avro}

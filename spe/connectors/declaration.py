@@ -1,4 +1,4 @@
-"""What a connector declares: how a configuration writes it, which options go with it, what it promises."""
+"""Declarations of connectors: their form in a configuration, their options, their guarantees."""
 
 from __future__ import annotations
 
@@ -52,27 +52,27 @@ OPTIONS: Final[Mapping[str, tuple[Any, str]]] = {
 CELLS: Final = ("columns", "delimiter", "quote", "header", "null", "timestamps")
 
 
-#: What a sink writes: final rows, each exactly once; the newest answer, its tentative rows marked, and removed when
-#: they are withdrawn; every insert, undo and done, with its kind.
+#: Modes of sinks: final rows, each exactly once; the newest answer, with tentative rows marked, and removed when they
+#: are withdrawn; every insert, undo and done, with its kind.
 STABLE: Final = "stable"
 CURRENT: Final = "current"
 CORRECTIONS: Final = "corrections"
 MODES: Final = (STABLE, CURRENT, CORRECTIONS)
 
 
-#: What happens to a row that cannot be read.
+#: Texts about rows that cannot be read.
 KEPT_ASIDE: Final = "[kept aside](../explanation/live.md#rejected-rows)"
 LEFT_OUT: Final = f"it is counted, {KEPT_ASIDE} and left out, or stops the source (`on_malformed`)"
 
 
 class Guarantees(NamedTuple):
-    """What a connector states, in sentences for the documentation; the test kit checks it.
+    """Guarantees of a connector, in sentences for the documentation; the test kit checks them.
 
     Attributes:
-      durable: where the durable copy of a row is, and since when.
-      own_crash: what holds after our process was killed, or its machine lost power.
-      other_crash: what holds after a crash of the other side: a server, a program, a disk.
-      failures: what happens, and what the connector does then.
+      durable: place of the durable copy of a row, and the time from which it exists.
+      own_crash: guarantee after our process was killed, or its machine lost power.
+      other_crash: guarantee after a crash of the other side: a server, a program, a disk.
+      failures: failure -> reaction of the connector.
     """
 
     durable: str
@@ -82,10 +82,10 @@ class Guarantees(NamedTuple):
 
 
 class Brought(NamedTuple):
-    """What a source need not say because its reader knows it.
+    """Settings of a source that its reader provides.
 
     Attributes:
-      by: who, in words.
+      by: the provider, for messages.
       time: the attribute with the event time.
     """
 
@@ -97,18 +97,18 @@ class Brought(NamedTuple):
 
 @dataclass(frozen=True)
 class Reader:
-    """Where rows come from.
+    """Declares a reader, which brings the rows of a source.
 
     Attributes:
       kind: its key below ``from``.
-      value: type of what stands there; ``written``: the same for people.
-      about: what it promises.
-      options: those of OPTIONS that go with it.
-      formats: values of the option ``format``, where that goes with it.
-      guarantees: what it states, for the documentation.
-      opens: of a connector in another package, ``module:Class`` of its reader, which is made with the schema, the name
-        of the attribute with the event time (or None), and what :meth:`reader` has given.
-      defaults: of options that it always has.
+      value: type of the key's value; ``written``: the same for users.
+      about: short description.
+      options: allowed keys of OPTIONS.
+      formats: allowed values of the option ``format``.
+      guarantees: its guarantees, for the documentation.
+      opens: for a connector in another package, ``module:Class`` of its reader, which is called with the schema, the
+        name of the attribute with the event time (or None), and the result of :meth:`reader`.
+      defaults: options that it always has.
       example: a line of a source in the configuration, for the documentation.
     """
 
@@ -122,53 +122,53 @@ class Reader:
     formats: tuple[str, ...] = ("csv", "jsonl")
     example: str = ""
 
-    #: Rows happen once, and nobody knows the next one; else they can be read again from any one.
+    #: Rows occur once, and the next one is unknown; False: they can be read again from any row.
     live: ClassVar[bool] = False
-    #: They come in batches, and in the pauses between these no time passes.
+    #: Rows come in batches, and time does not pass between batches.
     batches: ClassVar[bool] = False
     defaults: ClassVar[Mapping[str, Any]] = {}
 
-    def check(self, given: Mapping[str, Any]) -> None:
-        """Raises ValueError where options do not go together, or with this."""
-        if stray := [o for o in given if o not in self.options]:
+    def check(self, options: Mapping[str, Any]) -> None:
+        """Raises ValueError if options do not fit together, or do not fit the reader."""
+        if stray := [o for o in options if o not in self.options]:
             raise ValueError(f"{', '.join(stray)} does not go with {self.kind}; expected {one_of(self.options)}")
-        if (form := given.get("format")) is not None and form not in self.formats:
+        if (form := options.get("format")) is not None and form not in self.formats:
             raise ValueError(f"{self.kind} has no format {form}; expected {one_of(self.formats)}")
 
-    def fits(self, value: Any, given: Mapping[str, Any]) -> None:
-        """Raises ValueError where its own keys and the options do not go together."""
+    def fits(self, value: Any, options: Mapping[str, Any]) -> None:
+        """Raises ValueError if its own keys and the options do not fit together."""
 
     def brought(self, value: Any) -> Brought:
         return Brought()
 
     def reader(self, value: Any, data: Path) -> dict[str, Any]:
-        """What ``spe.plan.plan.Source.reader`` has of it, besides options; relative paths start from ``data``."""
+        """Returns its part of ``spe.plan.plan.Source.reader``, without options; paths are relative to ``data``."""
         return value.model_dump(exclude_none=True) if isinstance(value, Model) else {}
 
     def stored(self, reader: Mapping[str, Any]) -> bool:
-        """Does a live one first read rows that were there before it, which may take long?"""
+        """Does a live reader first read existing rows, which may take long?"""
         return False
 
     def describe(self, reader: Mapping[str, Any]) -> str:
-        """In short: ``csv orders.csv``."""
+        """Describes it briefly: ``csv orders.csv``."""
         return self.kind
 
 
 @dataclass(frozen=True)
 class SinkDeclaration:
-    """Where a client's results go.
+    """Declares a sink, which takes a client's results.
 
     Attributes:
       kind: its key in an entry of ``sinks``.
-      value: type of what stands there: a text, or a ``spe.values.Model`` whose fields are described; ``written``: the
-        same for people.
-      about: what it writes.
-      modes: those of MODES that it takes, and what a reader of its results sees in each.
-      guarantees: what it states, for the documentation.
-      opens: of a connector in another package, ``module:Class`` of its sink, which is made with the schemas by channel,
-        the mode, and what :meth:`sink` has given.
+      value: type of the key's value: a text, or a ``spe.values.Model`` whose fields are described; ``written``: the
+        same for users.
+      about: short description.
+      modes: allowed MODES, and the contents of the sink in each.
+      guarantees: its guarantees, for the documentation.
+      opens: for a connector in another package, ``module:Class`` of its sink, which is called with the schemas by
+        channel, the mode, and the result of :meth:`sink`.
       example: a line of a client in the configuration, for the documentation.
-      not_current: why it does not have the mode current, for the documentation.
+      not_current: reason why it lacks the mode current, for the documentation.
     """
 
     kind: str
@@ -182,30 +182,30 @@ class SinkDeclaration:
     not_current: str = ""
 
     def check(self, value: Any, mode: str) -> None:
-        """Raises ValueError where options do not go together, or with the mode."""
+        """Raises ValueError if options do not fit together, or do not fit the mode."""
         if mode not in self.modes:
             raise ValueError(f"{self.kind} has no mode {mode!r}; expected {one_of(list(self.modes))}")
 
     def sink(self, value: Any) -> dict[str, Any]:
-        """What ``spe.plan.directory.ClientSettings.sinks`` has of it, besides kind and mode."""
+        """Returns its part of ``spe.plan.directory.ClientSettings.sinks``, without kind and mode."""
         return dict(value.model_dump(exclude_none=True)) if isinstance(value, Model) else {}
 
     def place(self, sink: Mapping[str, Any]) -> str:
-        """Where it writes, for messages; no secrets.  Two sinks of one client must not have the same."""
+        """Its destination, for messages, without secrets; unique among the sinks of a client."""
         return ", ".join(str(v) for k, v in sink.items() if k not in ("kind", "mode"))
 
 
-def check_format(given: Mapping[str, Any]) -> None:
-    """Raises ValueError where options are of another format than that of rows, which have no header."""
-    form = given.get("format", "jsonl")
+def check_format(options: Mapping[str, Any]) -> None:
+    """Raises ValueError if options do not fit the format of rows, which have no header."""
+    form = options.get("format", "jsonl")
     if form == "csv":
-        check_numbered(given)
-    elif stray := [option for option in ("delimiter", "quote", "null") if option in given]:
+        check_numbered(options)
+    elif stray := [option for option in ("delimiter", "quote", "null") if option in options]:
         raise ValueError(f"{', '.join(stray)} does not go with format {form}; expected format: csv")
 
 
-def check_numbered(given: Mapping[str, Any]) -> None:
-    """Raises ValueError where there is no header and a column has a name."""
-    named = [f"{a}: {c}" for a, c in given.get("columns", {}).items() if isinstance(c, str)]
+def check_numbered(options: Mapping[str, Any]) -> None:
+    """Raises ValueError if a column has a name, since there is no header."""
+    named = [f"{a}: {c}" for a, c in options.get("columns", {}).items() if isinstance(c, str)]
     if named:
         raise ValueError(f"columns: there is no header for {', '.join(named)}; expected a number from 0")

@@ -1,4 +1,4 @@
-"""Delta tables, in a folder or in S3: written."""
+"""The sink for Delta tables, in a folder or in S3."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class DeltaKeys(Model):
 
 
 class DeltaSinkDeclaration(SinkDeclaration):
-    """Rows in a table, in one commit with how far they go."""
+    """Writes rows to a table, in one commit with their position."""
 
     def place(self, sink: Mapping[str, Any]) -> str:
         return str(sink["path"])

@@ -1,4 +1,4 @@
-"""A directory that grows: files of one format, on a disk or in object storage, each read once."""
+"""The reader of a growing directory: files of one format, on a disk or in object storage, each read once."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _suffix(value: Any) -> str:
 
 
 def endpoint_url(value: Any) -> str:
-    """Of a server that speaks S3.  Raises ValueError."""
+    """Checks the URL of a server with the S3 protocol.  Raises ValueError."""
     parts = urlsplit(value) if isinstance(value, str) else urlsplit("")
     if parts.scheme in ("http", "https") and parts.netloc and "@" not in parts.netloc and not parts.path.strip("/"):
         return str(value).rstrip("/")
@@ -54,7 +54,7 @@ def _shorthand(value: Any) -> Any:
 
 
 class DirectoryKeys(Model):
-    """A folder, and which of its files are read when."""
+    """A folder, and the selection and order of its files."""
 
     path: Annotated[str, BeforeValidator(_path)] = Field(
         description="a folder, `file:///…` or `s3://BUCKET/PREFIX`; files of its subfolders are read, too"
@@ -111,7 +111,7 @@ class DirectoryKeys(Model):
 
 @dataclass(frozen=True)
 class FilesOfDirectory(Reader):
-    """Rows of files, each once: which file, and how far, goes into the log of the source."""
+    """Reads the rows of files, each once: file and position go into the log of the source."""
 
     formats: tuple[str, ...] = ("jsonl", "csv", "parquet", "arrow", "avro")
 
@@ -119,25 +119,25 @@ class FilesOfDirectory(Reader):
     batches: ClassVar = True
     defaults: ClassVar = {"format": "jsonl"}
 
-    def check(self, given: Mapping[str, Any]) -> None:
-        super().check(given)
-        form = given.get("format", "jsonl")
+    def check(self, options: Mapping[str, Any]) -> None:
+        super().check(options)
+        form = options.get("format", "jsonl")
         if form == "csv":
-            if given.get("header") is False:
-                check_numbered(given)
-        elif stray := [option for option in ("delimiter", "quote", "header", "null") if option in given]:
+            if options.get("header") is False:
+                check_numbered(options)
+        elif stray := [option for option in ("delimiter", "quote", "header", "null") if option in options]:
             raise ValueError(f"{', '.join(stray)} does not go with format {form}; expected format: csv")
-        elif numbered := [a for a, c in given.get("columns", {}).items() if not isinstance(c, str)]:
+        elif numbered := [a for a, c in options.get("columns", {}).items() if not isinstance(c, str)]:
             raise ValueError(f"columns: expected the name of a column for {', '.join(numbered)}, not a number")
 
     def reader(self, value: DirectoryKeys, data: Path) -> dict[str, Any]:
-        found = value.model_dump(exclude_none=True)
+        options = value.model_dump(exclude_none=True)
         path = value.path
         if not path.startswith(S3):
             path = unquote(urlsplit(path).path) if path.startswith(_FILE) else path
             path = str((data / Path(path).expanduser()).absolute())
-        del found["path"]  # everywhere else that is one file, of a source that can be read again
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in {**found, "folder": path}.items()}
+        del options["path"]  # elsewhere ``path`` is a single file that can be read again
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in {**options, "folder": path}.items()}
 
     def stored(self, reader: Mapping[str, Any]) -> bool:
         return True

@@ -22,12 +22,12 @@ from spe.connectors.declaration import (
 
 @dataclass(frozen=True)
 class File(Reader):
-    """A file, whose path may start from the folder of the data."""
+    """Reads a file, whose path may be relative to the folder of the data."""
 
-    def check(self, given: Mapping[str, Any]) -> None:
-        super().check(given)
-        if given.get("header") is False:
-            check_numbered(given)
+    def check(self, options: Mapping[str, Any]) -> None:
+        super().check(options)
+        if options.get("header") is False:
+            check_numbered(options)
 
     def reader(self, value: Any, data: Path) -> dict[str, Any]:
         return {"path": str((data / Path(value).expanduser()).absolute())}
@@ -52,7 +52,7 @@ _FILES: Final = Guarantees(
 
 @dataclass(frozen=True)
 class Folder(SinkDeclaration):
-    """Files in a folder."""
+    """Writes files in a folder."""
 
     def sink(self, value: Any) -> dict[str, Any]:
         return {"path": value}

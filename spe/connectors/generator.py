@@ -1,4 +1,4 @@
-"""The reader of made-up rows."""
+"""The reader of generated rows."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class GeneratorKeys(Model):
 
 @dataclass(frozen=True)
 class Generated(Reader):
-    """Rows that follow from the options."""
+    """Generates rows from the options."""
 
     def brought(self, value: GeneratorKeys) -> Brought:
         schema = GENERATORS[value.name].schema

@@ -1,4 +1,4 @@
-"""HTTP: requests that bring rows, and webhooks that take results."""
+"""HTTP: sources for requests and server-sent events, and a sink that sends requests."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from spe.connectors.secret import SecretKeys, placed
 from spe.connectors.server import ServerKeys, Url, url_alone
 from spe.values import Address, Model, Names, PositiveDuration, size_of
 
-#: Name of a sender.
+#: Pattern of a sender's name.
 SENDER: Final = r"[A-Za-z0-9._-]{1,64}"
-#: Largest body of a request: it becomes one record of the source's log.
+#: Largest body of a request, which becomes one record of the source's log.
 BODY_BYTES_MAX: Final = 8 << 20
 
 
@@ -80,7 +80,7 @@ def _numbers(value: Any) -> dict[str, int]:
 
 
 class HttpKeys(Model):
-    """Where requests come in."""
+    """The address for requests, and its limits."""
 
     listen: Address = Field(description="address where the source listens")
     token: SecretKeys | None = Field(
@@ -122,24 +122,24 @@ class HttpKeys(Model):
 
 @dataclass(frozen=True)
 class RowsOfHttp(Reader):
-    """Rows of JSON or CSV, without a header."""
+    """Reads rows of JSON or CSV, without a header."""
 
     live: ClassVar = True
     defaults: ClassVar = {"format": "jsonl"}
 
-    def check(self, given: Mapping[str, Any]) -> None:
-        super().check(given)
-        check_format(given)
+    def check(self, options: Mapping[str, Any]) -> None:
+        super().check(options)
+        check_format(options)
 
 
 @dataclass(frozen=True)
 class Http(RowsOfHttp):
-    """Rows in the bodies of requests."""
+    """Reads rows in the bodies of requests."""
 
     formats: tuple[str, ...] = ("jsonl", "csv", "avro")
 
-    def fits(self, value: HttpKeys, given: Mapping[str, Any]) -> None:
-        if value.avro is not None and given.get("format") != "avro":
+    def fits(self, value: HttpKeys, options: Mapping[str, Any]) -> None:
+        if value.avro is not None and options.get("format") != "avro":
             raise ValueError("avro goes with format: avro")
 
     def reader(self, value: HttpKeys, data: Path) -> dict[str, Any]:
@@ -151,7 +151,7 @@ class Http(RowsOfHttp):
 
 @dataclass(frozen=True)
 class Events(RowsOfHttp):
-    """Rows in the data of events."""
+    """Reads rows in the data of events."""
 
     def reader(self, value: EventsKeys, data: Path) -> dict[str, Any]:
         return placed(value.model_dump(exclude_none=True), data, "ca")
@@ -233,7 +233,7 @@ def _id(value: Any) -> str:
 
 
 class HttpSinkKeys(ServerKeys):
-    """Where results are sent."""
+    """The receiver of results."""
 
     id: Annotated[str, BeforeValidator(_id)] | None = Field(
         default=None,
@@ -247,7 +247,7 @@ class HttpSinkKeys(ServerKeys):
 
 
 class HttpSinkDeclaration(SinkDeclaration):
-    """Requests with keys."""
+    """Sends results in requests with keys."""
 
     def sink(self, value: HttpSinkKeys) -> dict[str, Any]:
         return placed(value.model_dump(exclude_none=True), None)

@@ -1,7 +1,7 @@
 """Connectors of other packages, found by their entry points.
 
 An entry point names a kind, and a declaration: ``redis = "my_package.connectors:REDIS"`` in the group READERS_GROUP or
-SINKS_GROUP.  A declaration is loaded when a configuration names its kind; what it ``opens``, when that is opened.
+SINKS_GROUP.  A declaration is loaded when a configuration names its kind; its class (``opens``) is loaded on opening.
 """
 
 from __future__ import annotations
@@ -25,74 +25,76 @@ _LOADED: Final[dict[tuple[str, str], Reader | SinkDeclaration]] = {}
 
 @cache
 def installed(group: str) -> dict[str, EntryPoint]:
-    """Entry points of installed packages, by kind.  Raises ConfigError where two packages have one of a kind."""
-    found: dict[str, EntryPoint] = {}
-    for one in entry_points(group=group):
-        other = found.setdefault(one.name, one)
-        if (other.value, _package(other)) != (one.value, _package(one)):
+    """Entry points of installed packages, by kind.  Raises ConfigError if two packages declare one kind."""
+    by_kind: dict[str, EntryPoint] = {}
+    for entry in entry_points(group=group):
+        other = by_kind.setdefault(entry.name, entry)
+        if (other.value, _package(other)) != (entry.value, _package(entry)):
             raise ConfigError(
-                [f"{_package(one)} and {_package(other)} both have a connector {one.name!r} ({group}); remove one"]
+                [f"{_package(entry)} and {_package(other)} both have a connector {entry.name!r} ({group}); remove one"]
             )
-    return dict(sorted(found.items()))
+    return dict(sorted(by_kind.items()))
 
 
 def installed_kinds(group: str) -> list[str]:
-    """``redis (redis-streams 0.1)``: what other packages have."""
-    return [f"{kind} ({_package(one)})" for kind, one in installed(group).items()]
+    """Lists the kinds of other packages: ``redis (redis-streams 0.1)``."""
+    return [f"{kind} ({_package(entry)})" for kind, entry in installed(group).items()]
 
 
-def load_connector(group: str, kind: str, of: type[D]) -> D | None:
-    """The declaration that an installed package has of a kind; None: there is none.  The first call reads files.
+def load_connector(group: str, kind: str, declaration: type[D]) -> D | None:
+    """Loads the declaration of a kind from an installed package; None: there is none.  The first call reads files.
 
     Raises:
-      ConfigError: it cannot be loaded, or is none; names the package.
+      ConfigError: it cannot be loaded, or is no declaration; the error names the package.
     """
-    if isinstance(known := loaded(group, kind), of):
+    if isinstance(known := loaded(group, kind), declaration):
         return known
     entry = installed(group).get(kind)
     if entry is None:
         return None
     what = f"connector {kind!r} of {_package(entry)} ({group}: {entry.name} = {entry.value})"
     try:
-        found = entry.load()
-    except Exception as error:  # whatever a foreign module raises
+        declared = entry.load()
+    except Exception as error:  # a foreign module may raise anything
         raise ConfigError([f"{what} cannot be loaded: {type(error).__name__}: {error}"]) from error
-    if not isinstance(found, of):
-        raise ConfigError([f"{what} is {_article(found)}; expected a {of.__module__}.{of.__name__}"])
-    if found.kind != kind:
-        raise ConfigError([f"{what} declares the kind {found.kind!r}; expected {kind!r}"])
+    if not isinstance(declared, declaration):
+        raise ConfigError(
+            [f"{what} is {_article(declared)}; expected a {declaration.__module__}.{declaration.__name__}"]
+        )
+    if declared.kind != kind:
+        raise ConfigError([f"{what} declares the kind {declared.kind!r}; expected {kind!r}"])
     for field, wanted in (("opens", "module:Class"), ("guarantees", "what it states")):
-        if not getattr(found, field):
+        if not getattr(declared, field):
             raise ConfigError([f"{what} has no {field}; expected {wanted}"])
-    _LOADED[group, kind] = found
-    return found
+    _LOADED[group, kind] = declared
+    return declared
 
 
 def loaded(group: str, kind: str) -> Reader | SinkDeclaration | None:
-    """A declaration that :func:`load_connector` has loaded in this process; reads no files."""
+    """Returns a declaration that :func:`load_connector` has loaded in this process; reads no files."""
     return _LOADED.get((group, kind))
 
 
 def register(group: str, declared: Reader | SinkDeclaration) -> None:
-    """Takes a declaration that no package has, for this process."""
+    """Adds a declaration that no package has, for this process."""
     _LOADED[group, declared.kind] = declared
 
 
 def construction(declared: Reader | SinkDeclaration) -> Callable[..., Any]:
-    """What makes the reader or sink of an installed package.  Raises ConfigError where it cannot be imported."""
+    """Imports the class of an installed package's reader or sink.  Raises ConfigError if that fails."""
     module, _, name = declared.opens.partition(":")
     try:
-        found: Callable[..., Any] = getattr(import_module(module), name)
-    except Exception as error:  # whatever a foreign module raises
+        constructor: Callable[..., Any] = getattr(import_module(module), name)
+    except Exception as error:  # a foreign module may raise anything
         raise ConfigError(
             [f"connector {declared.kind!r}: {declared.opens} cannot be imported: {type(error).__name__}: {error}"]
         ) from error
-    return found
+    return constructor
 
 
 def _package(entry: EntryPoint) -> str:
     return "an unknown package" if entry.dist is None else f"{entry.dist.name} {entry.dist.version}"
 
 
-def _article(found: object) -> str:
-    return f"a {type(found).__module__}.{type(found).__qualname__}"
+def _article(value: object) -> str:
+    return f"a {type(value).__module__}.{type(value).__qualname__}"

@@ -1,4 +1,4 @@
-"""Kafka: topics as a source, and as a sink."""
+"""Kafka topics as sources and sinks."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from spe.connectors.declaration import (
 from spe.connectors.secret import SecretKeys, placed
 from spe.values import Model, Names, timestamp_of
 
-#: What an attribute may be of a message, besides ``header NAME``.
+#: Parts of a message for attributes, besides ``header NAME``.
 OF_A_MESSAGE: Final = ("timestamp", "key", "value", "topic", "partition", "offset")
 HEADER: Final = "header "
-#: Settings of librdkafka that this connector makes itself, for otherwise it would not keep what it states.
+#: Settings of librdkafka that are reserved: the guarantees depend on them.
 OURS: Final = (
     "bootstrap.servers", "group.id", "group.instance.id", "transactional.id", "enable.idempotence", "acks",
     "enable.auto.commit", "enable.auto.offset.store", "auto.offset.reset", "enable.partition.eof",
@@ -36,7 +36,7 @@ _SECRET: Final = ("password", "secret", "sasl.", "ssl.key", "ssl.keystore", "pem
 
 
 class KafkaSecurity(Model):
-    """How to encrypt, and who we are."""
+    """Encryption and authentication."""
 
     protocol: Literal["ssl", "sasl_ssl", "sasl_plaintext"] = Field(description="of the listener of the brokers")
     mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = Field(
@@ -88,7 +88,7 @@ def _properties(value: Any) -> dict[str, str | int | bool]:
             raise ValueError(f"{name} is set by the connector; expected no such property")
         if any(word in str(name) for word in _SECRET):
             raise ValueError(f"{name} may be a secret, and the configuration is shown; expected it in security")
-    return {str(name): one for name, one in value.items()}
+    return {str(name): setting for name, setting in value.items()}
 
 
 Properties = Annotated[dict[str, str | int | bool], BeforeValidator(_properties)]
@@ -143,28 +143,28 @@ class KafkaKeys(Model):
 
 
 def dumped(keys: Model, data: Path | None) -> dict[str, Any]:
-    """Options of a client; relative paths of its files start from ``data``, or stay."""
-    found = keys.model_dump(exclude_none=True)
-    if "security" in found:
-        found["security"] = placed(found["security"], data, "ca", "certificate", "key")
-    return {k: list(v) if isinstance(v, tuple) else v for k, v in found.items()}
+    """Returns the options of a client; paths of its files become relative to ``data``, if given."""
+    options = keys.model_dump(exclude_none=True)
+    if "security" in options:
+        options["security"] = placed(options["security"], data, "ca", "certificate", "key")
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in options.items()}
 
 
 @dataclass(frozen=True)
 class Kafka(Reader):
-    """Messages, one row each, which a server keeps by offset."""
+    """Reads messages, one row each, by offset."""
 
     formats: tuple[str, ...] = ("jsonl", "csv", "avro")
 
     live: ClassVar = True
     defaults: ClassVar = {"format": "jsonl"}
 
-    def check(self, given: Mapping[str, Any]) -> None:
-        super().check(given)
-        check_format(given)
+    def check(self, options: Mapping[str, Any]) -> None:
+        super().check(options)
+        check_format(options)
 
-    def fits(self, value: KafkaKeys, given: Mapping[str, Any]) -> None:
-        if (value.avro is None) == (given.get("format") == "avro"):
+    def fits(self, value: KafkaKeys, options: Mapping[str, Any]) -> None:
+        if (value.avro is None) == (options.get("format") == "avro"):
             raise ValueError("expected avro: {registry: URL} or {file: PATH} with format: avro, and only there")
 
     def reader(self, value: KafkaKeys, data: Path) -> dict[str, Any]:
@@ -240,7 +240,7 @@ class KafkaSinkKeys(Model):
 
 
 class KafkaSinkDeclaration(SinkDeclaration):
-    """Messages in transactions, each with how far they go."""
+    """Writes messages in transactions, each with the position of its rows."""
 
     def sink(self, value: KafkaSinkKeys) -> dict[str, Any]:
         return dumped(value, None)

@@ -1,4 +1,4 @@
-"""Readers of lines that somebody sends."""
+"""Readers of lines, from connections and from standard input."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from spe.values import address_of
 
 @dataclass(frozen=True)
 class Lines(Reader):
-    """Lines, which have no header."""
+    """Reads lines, which have no header."""
 
     live: ClassVar = True
     defaults: ClassVar = {"format": "jsonl"}
 
-    def check(self, given: Mapping[str, Any]) -> None:
-        if "header" in given:
+    def check(self, options: Mapping[str, Any]) -> None:
+        if "header" in options:
             raise ValueError(
                 "header does not go with lines: their columns are in the order of the schema, or as columns says"
             )
-        super().check(given)
-        check_format(given)
+        super().check(options)
+        check_format(options)
 
     def reader(self, value: Any, data: Path) -> dict[str, Any]:
         return {"address": value} if isinstance(value, str) else {}

@@ -1,4 +1,4 @@
-"""Tables of PostgreSQL: read with all their changes, and written."""
+"""Tables of PostgreSQL: a reader of rows and changes, and a sink."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from spe.values import Model
 
 _PART: Final = r'(?:"(?:[^"]|"")+"|[^".]+)'
 _TABLE: Final = re.compile(rf"({_PART})(?:\.({_PART}))?")
-#: ``user:secret@`` in a URI, or a key that has a secret.
+#: ``user:secret@`` in a URI, or a key with a secret.
 _SECRET: Final = re.compile(r"://[^/@]*:[^/@]*@|\b(ssl)?password\s*=", re.IGNORECASE)
-#: Stands for the name of the stream in the name of a table.
+#: Placeholder for the name of the stream in the name of a table.
 STREAM: Final = "{stream}"
 
 
 def table_parts(text: str) -> tuple[str, str]:
-    """(schema, table) of ``schema.table``; "" where no schema is given.  Names are taken as they are written.
+    """Splits ``schema.table`` into (schema, table); "" without a schema.  Names are case-sensitive.
 
     Raises:
-      ValueError: it is no name of a table.
+      ValueError: the text is no name of a table.
     """
-    if (found := _TABLE.fullmatch(text)) is None:
+    if (match := _TABLE.fullmatch(text)) is None:
         raise ValueError(f"expected TABLE or SCHEMA.TABLE, quoted where a name has a dot, got {text!r}")
-    first, second = (_plain(part) for part in found.groups(default=""))
+    first, second = (_plain(part) for part in match.groups(default=""))
     return (first, second) if second else ("", first)
 
 
@@ -48,7 +48,7 @@ def _table(value: Any) -> str:
 def _connection(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError(f"expected a connection string of PostgreSQL, such as service=shop, got {value!r}")
-    if _SECRET.search(value):  # and it is not repeated here
+    if _SECRET.search(value):  # the error does not repeat it
         raise ValueError("expected no password here; PGPASSWORD, a password file or a service file gives it")
     return value
 
@@ -91,7 +91,7 @@ def _at(options: Mapping[str, Any]) -> str:
 
 
 class PostgresSinkDeclaration(SinkDeclaration):
-    """Rows in a table, in one transaction with how far they go."""
+    """Writes rows to a table, in one transaction with their position."""
 
     def place(self, sink: Mapping[str, Any]) -> str:
         return _at(sink)
@@ -99,13 +99,13 @@ class PostgresSinkDeclaration(SinkDeclaration):
 
 @dataclass(frozen=True)
 class PostgresReaderDeclaration(Reader):
-    """Rows and changes, each once: its position goes into the log of the source."""
+    """Reads rows and changes, each once: positions go into the log of the source."""
 
     live: ClassVar = True
 
-    def check(self, given: Mapping[str, Any]) -> None:
-        super().check(given)
-        if numbered := [a for a, c in given.get("columns", {}).items() if not isinstance(c, str)]:
+    def check(self, options: Mapping[str, Any]) -> None:
+        super().check(options)
+        if numbered := [a for a, c in options.get("columns", {}).items() if not isinstance(c, str)]:
             raise ValueError(f"columns: expected the name of a column for {', '.join(numbered)}, not a number")
 
     def reader(self, value: PostgresReaderKeys, data: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The reader of batches that other programs push."""
+"""The reader of batches pushed by other programs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _writers(value: Any) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Pushes(Reader):
-    """Batches of named writers, each taken once."""
+    """Takes batches of named writers, each once."""
 
     live: ClassVar = True
     batches: ClassVar = True

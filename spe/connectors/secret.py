@@ -1,4 +1,4 @@
-"""Where a secret is; a configuration, which is shown and stored, has none."""
+"""References to secrets: a configuration is displayed and stored, so it must not contain secrets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spe.values import Model
 
 
 class Secret(Model):
-    """Where a secret is."""
+    """The place of a secret."""
 
     env: str | None = Field(default=None, description="an environment variable of the process")
     file: str | None = Field(default=None, description="a file, whose first line it is")
@@ -34,14 +34,14 @@ SecretKeys = Annotated[Secret, BeforeValidator(_secret)]
 
 
 def placed(options: Mapping[str, Any], data: Path | None, *files: str) -> dict[str, Any]:
-    """Options with the paths of ``files``, and of their secrets, below ``data``; None: relative ones stay."""
-    found = dict(options)
+    """Returns options with the paths of ``files`` and of secrets relative to ``data``; None: unchanged."""
+    changed = dict(options)
     for name, value in options.items():
         if name in files:
-            found[name] = _below(value, data)
+            changed[name] = _below(value, data)
         elif isinstance(value, dict) and isinstance(value.get("file"), str):
-            found[name] = {**value, "file": _below(value["file"], data)}
-    return found
+            changed[name] = {**value, "file": _below(value["file"], data)}
+    return changed
 
 
 def _below(path: str, data: Path | None) -> str:

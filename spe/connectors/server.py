@@ -1,4 +1,4 @@
-"""Servers that are asked over HTTP: their URLs, and how we are known to them."""
+"""HTTP servers as peers: their URLs, and our credentials."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _PORTS: Final = {"http": 80, "https": 443}
 
 
 class Url(NamedTuple):
-    """Of a server.
+    """URL of a server.
 
     Attributes:
-      target: path and query, as a request has them.
+      target: path and query, as in a request.
     """
 
     secure: bool
@@ -29,7 +29,7 @@ class Url(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Url:
-        """Raises ValueError."""
+        """Parses a URL.  Raises ValueError."""
         expected = f"expected http://HOST[:PORT]/PATH or https://…, got {text[:100]!r}"
         if re.search(r"[^\x21-\x7e]", text):
             raise ValueError(f"{expected}; other characters than those of ASCII are written as %XX")
@@ -38,7 +38,7 @@ class Url(NamedTuple):
             port = parts.port
         except ValueError as error:
             raise ValueError(f"{expected}: {error}") from None
-        if "@" in parts.netloc:  # and it is not repeated here
+        if "@" in parts.netloc:  # the error does not repeat them
             raise ValueError("expected no user and password in a URL; a token is given by token")
         if parts.scheme not in _PORTS or not parts.hostname or parts.fragment:
             raise ValueError(expected)
@@ -48,12 +48,12 @@ class Url(NamedTuple):
 
     @property
     def authority(self) -> str:
-        """Host, and the port where it is not the usual one."""
+        """Host, and port if it is not the default."""
         usual = self.port == _PORTS["https" if self.secure else "http"]
         return self.host if usual else f"{self.host}:{self.port}"
 
     def __str__(self) -> str:
-        """Without the query, which may have secrets."""
+        """Returns the URL without the query, which may have secrets."""
         scheme = "https" if self.secure else "http"
         return f"{scheme}://{self.authority}{self.target.partition('?')[0]}"
 
@@ -70,7 +70,7 @@ def url_alone(value: Any) -> Any:
 
 
 class ServerKeys(Model):
-    """A server that we ask."""
+    """A server that we send requests to."""
 
     url: Annotated[str, BeforeValidator(_url)] = Field(description="`http://…` or `https://…`, without a password")
     token: SecretKeys | None = Field(

@@ -18,11 +18,11 @@ _ESCAPED_HELP: Final = str.maketrans({"\\": "\\\\", "\n": "\\n"})
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """What is measured.
+    """A metric.
 
     Attributes:
-      name: with its unit at the end; that of a counter ends with ``_total``.
-      help: what a value means, in a line.
+      name: ends with the unit; a counter's ends with ``_total``.
+      help: meaning of a value, in a line.
     """
 
     name: str
@@ -35,9 +35,9 @@ class Exposition:
     """Samples of one process at one moment.
 
     Args:
-      metrics: that may have samples; the text has them in this order.
-      labels: of every sample.
-      counted: labels of counters and histograms besides these.
+      metrics: all metrics that may have samples, in the order of the text.
+      labels: labels of every sample.
+      counted: additional labels of counters and histograms.
     """
 
     metrics: Iterable[Metric]
@@ -50,30 +50,30 @@ class Exposition:
         self._known = {metric.name: metric for metric in self.metrics}
 
     def add(self, name: str, value: float | bool | None, **labels: object) -> None:
-        """A sample; nothing where there is no value."""
+        """Adds a sample; nothing without a value."""
         if value is None:
             return
         metric = self._known[name]
-        said = {**self.labels, **(self.counted if metric.kind == "counter" else {}), **labels}
-        self._line(name, name, said, float(value))
+        all_labels = {**self.labels, **(self.counted if metric.kind == "counter" else {}), **labels}
+        self._line(name, name, all_labels, float(value))
 
     def add_histogram(self, name: str, histogram: HistogramStatus | None, **labels: object) -> None:
-        """The samples of a histogram; nothing where there is none."""
+        """Adds the samples of a histogram; nothing without one."""
         if histogram is None:
             return
-        said, count = {**self.labels, **self.counted, **labels}, 0
+        all_labels, count = {**self.labels, **self.counted, **labels}, 0
         for bound, more in zip((*histogram.bounds, float("inf")), histogram.counts, strict=True):
             count += more
-            self._line(name, f"{name}_bucket", {**said, "le": _number(bound)}, count)
-        self._line(name, f"{name}_sum", said, histogram.sum)
-        self._line(name, f"{name}_count", said, count)
+            self._line(name, f"{name}_bucket", {**all_labels, "le": _number(bound)}, count)
+        self._line(name, f"{name}_sum", all_labels, histogram.sum)
+        self._line(name, f"{name}_count", all_labels, count)
 
-    def _line(self, of: str, name: str, labels: Mapping[str, object], value: float) -> None:
-        said = ",".join(f'{key}="{str(text).translate(_ESCAPED)}"' for key, text in labels.items())
-        self._lines.setdefault(of, []).append(f"{name}{{{said}}} {_number(value)}")
+    def _line(self, metric: str, name: str, labels: Mapping[str, object], value: float) -> None:
+        shown = ",".join(f'{key}="{str(text).translate(_ESCAPED)}"' for key, text in labels.items())
+        self._lines.setdefault(metric, []).append(f"{name}{{{shown}}} {_number(value)}")
 
     def text(self) -> str:
-        """Each metric that has samples, with its help and its type."""
+        """Returns the text: each metric with samples, its help and its type."""
         parts = []
         for name, metric in self._known.items():
             if lines := self._lines.get(name):

@@ -1,4 +1,4 @@
-"""Is a process ready: does it do what others rely on it for?"""
+"""Readiness of a process for its users."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from spe.stream.names import NodeState
 
 
 def not_ready(status: ProcessStatus) -> list[str]:
-    """Why a process is not ready; empty when it is.
+    """Lists the reasons why a process is not ready; empty if it is.
 
-    A node is ready when all of its replicas are STABLE, so that a partner may be stopped; a source when it takes in and
-    serves what comes; a client when it reads every channel that has not ended.
+    A node is ready if all of its replicas are STABLE, so that a partner may be stopped; a source if it takes rows and
+    serves them; a client if it reads every channel that has not ended.
     """
     return [
         *_reasons(status),
@@ -24,11 +24,11 @@ def not_ready(status: ProcessStatus) -> list[str]:
 def _reasons(status: ProcessStatus) -> Iterator[str]:
     match status:
         case NodeStatus():
-            for one in status.replicas:
-                if one.error is not None:
-                    yield f"{one.unit}/{one.partition} has stopped: {one.error}"
-                elif one.state is not NodeState.STABLE:
-                    yield f"{one.unit}/{one.partition} is {one.state.name}"
+            for replica in status.replicas:
+                if replica.error is not None:
+                    yield f"{replica.unit}/{replica.partition} has stopped: {replica.error}"
+                elif replica.state is not NodeState.STABLE:
+                    yield f"{replica.unit}/{replica.partition} is {replica.state.name}"
         case SourceStatus(log=None):
             yield "the log is not open yet"
         case SourceStatus(log=log):

@@ -8,12 +8,12 @@ from typing import Final
 
 from spe.status import HistogramStatus
 
-#: Of a delay relative to X: 1 is all of it.
+#: Bounds for delays relative to X.
 X_BOUNDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 1.25, 1.5, 2.0, 5.0)
 
 
 class Histogram:
-    """How many values were at most each bound, and their sum.
+    """Counts values up to each bound, and their sum.
 
     Args:
       bounds: ascending.
@@ -23,23 +23,23 @@ class Histogram:
         self.bounds = tuple(bounds)
         self.sum = 0.0
         self.largest = 0.0
-        #: Values in each interval; the last one has no upper bound.
+        #: Number of values in each interval; the last one has no upper bound.
         self._counts = [0] * (len(self.bounds) + 1)
 
     def add(self, value: float) -> None:
-        """Counts one value."""
+        """Adds a value."""
         self._counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
         self.largest = max(self.largest, value)
 
     def add_many(self, upto: Sequence[int], count: int, total: float, largest: float) -> None:
-        """Counts many values.
+        """Adds many values.
 
         Args:
-          upto: how many of them are at most each bound.
-          count: how many they are.
+          upto: for each bound, the number of values up to it.
+          count: number of values.
           total: their sum.
-          largest: of them.
+          largest: largest value.
         """
         before = 0
         for at, until in enumerate(upto):
@@ -54,23 +54,23 @@ class Histogram:
 
 
 def merged(parts: Iterable[HistogramStatus | None]) -> HistogramStatus | None:
-    """All values of histograms with the same bounds; None where there is no value."""
-    known = [one for one in parts if one is not None and any(one.counts)]
+    """Merges histograms with the same bounds; None if there is no value."""
+    known = [part for part in parts if part is not None and any(part.counts)]
     if not known:
         return None
     return HistogramStatus(
         bounds=known[0].bounds,
-        counts=tuple(sum(each) for each in zip(*(one.counts for one in known))),
-        sum=sum(one.sum for one in known),
-        largest=max(one.largest for one in known),
+        counts=tuple(sum(each) for each in zip(*(part.counts for part in known))),
+        sum=sum(part.sum for part in known),
+        largest=max(part.largest for part in known),
     )
 
 
-def at_most(one: HistogramStatus, share: float) -> float:
-    """What this share of the values is at most: the bound of its interval, and no more than the largest value."""
-    wanted, seen = share * sum(one.counts), 0
-    for bound, count in zip(one.bounds, one.counts):
-        seen += count
-        if seen >= wanted:
-            return min(bound, one.largest)
-    return one.largest
+def at_most(histogram: HistogramStatus, share: float) -> float:
+    """Upper bound of this share of the values: a bound of an interval, and no more than the largest value."""
+    wanted, total = share * sum(histogram.counts), 0
+    for bound, count in zip(histogram.bounds, histogram.counts):
+        total += count
+        if total >= wanted:
+            return min(bound, histogram.largest)
+    return histogram.largest

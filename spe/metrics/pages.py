@@ -15,11 +15,12 @@ from spe.status import ProcessStatus
 def pages(
     name: str, status: Callable[[], ProcessStatus | None], figures: Callable[[], Iterable[tuple[str, float]]]
 ) -> Mapping[str, Callable[[], Page]]:
-    """
+    """Returns the functions that make the pages, by path.
+
     Args:
-      name: of the process.
-      status: now; None while it begins.
-      figures: further metrics, such as what the system says of the process.
+      name: name of the process.
+      status: returns the status; None while the process starts.
+      figures: returns further metrics, such as those of the system.
     """
 
     def metrics() -> Page:
@@ -30,7 +31,7 @@ def pages(
         return Page(out.text(), content_type=CONTENT_TYPE)
 
     def health() -> Page:
-        """Whoever answers lives: of what else may be wrong a restart cures nothing."""
+        """A process that answers is alive; a restart would not help against other failures."""
         return Page("ok\n")
 
     def ready() -> Page:

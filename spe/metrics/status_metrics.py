@@ -1,4 +1,4 @@
-"""The metrics of each kind of process, made from what it says of itself (spe.status)."""
+"""The metrics of each kind of process, made from its status (spe.status)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _metrics(kind: Kind, **helps: str) -> tuple[Metric, ...]:
     return tuple(Metric(name, kind, text) for name, text in helps.items())
 
 
-#: All that any process has, in the order of the text.
+#: All metrics of all processes, in the order of the text.
 METRICS: Final = (
     *_metrics(
         "gauge",
@@ -174,10 +174,10 @@ _OVER: Final = ("done", "dropped")
 
 
 def exposition(status: ProcessStatus, *, version: str = "") -> Exposition:
-    """The metrics of a process.  Counters and histograms begin again with each incarnation, which is their label.
+    """The metrics of a process.  Counters and histograms restart with each incarnation, which is one of their labels.
 
     Args:
-      version: of the software.
+      version: version of the software.
     """
     out = Exposition(METRICS, {"process": status.name}, {"incarnation": str(status.incarnation)})
     out.add("spe_process_info", 1, kind=status.kind, version=version)
@@ -220,71 +220,71 @@ def _node(out: Exposition, status: NodeStatus) -> None:
         out.add("spe_spill_refused_pieces_total", spill.refused)
         out.add("spe_spill_damaged_pieces_total", spill.damaged)
     for replica in status.replicas:
-        of = {"unit": replica.unit, "partition": str(replica.partition)}
-        _replica(out, replica, of)
+        labels = {"unit": replica.unit, "partition": str(replica.partition)}
+        _replica(out, replica, labels)
         for each in replica.inputs:
-            _input(out, each, {**of, "input": each.channel})
+            _input(out, each, {**labels, "input": each.channel})
     for standby in status.standbys:
-        of = {"unit": standby.unit, "partition": str(standby.partition)}
-        out.add("spe_standby_checkpoints_total", standby.checkpoints, **of)
-        out.add("spe_standby_failing", bool(standby.trouble), **of)
+        labels = {"unit": standby.unit, "partition": str(standby.partition)}
+        out.add("spe_standby_checkpoints_total", standby.checkpoints, **labels)
+        out.add("spe_standby_failing", bool(standby.trouble), **labels)
 
 
-def _replica(out: Exposition, one: ReplicaStatus, of: dict[str, str]) -> None:
+def _replica(out: Exposition, replica: ReplicaStatus, labels: dict[str, str]) -> None:
     for state in NodeState:
-        out.add("spe_replica_state", one.state is state, **of, state=state.name)
-    out.add("spe_replica_installed", one.installed, **of)
-    out.add("spe_replica_failed", one.error is not None, **of)
-    out.add("spe_replica_differences", len(one.differs), **of)
-    out.add("spe_replica_partners", len(one.partners), **of)
-    out.add("spe_replica_partners_lost", sum(state is None for state in one.partners.values()), **of)
-    out.add("spe_replica_waiting_seconds", one.waiting_us / 1e6, **of)
-    if one.x_us:
-        out.add("spe_replica_x_seconds", one.x_us / 1e6, **of)
-        out.add("spe_replica_x_waiting_ratio", one.waiting_us / one.x_us, **of)
-    out.add_histogram("spe_replica_x_used_ratio", one.x_used, **of)
-    if one.x_used is not None:
-        out.add("spe_replica_x_used_max_ratio", one.x_used.largest, **of)
-    out.add("spe_replica_stable_tuples_total", one.stable, **of)
-    out.add("spe_replica_tentative_tuples_total", one.tentative, **of)
-    out.add("spe_replica_corrections_total", one.reconciliations, **of)
-    out.add("spe_replica_redone_tuples_total", one.redone_rows, **of)
-    out.add("spe_replica_rebuilt_tuples_total", one.rebuilt_rows, **of)
-    for name, count in one.counters.items():
+        out.add("spe_replica_state", replica.state is state, **labels, state=state.name)
+    out.add("spe_replica_installed", replica.installed, **labels)
+    out.add("spe_replica_failed", replica.error is not None, **labels)
+    out.add("spe_replica_differences", len(replica.differs), **labels)
+    out.add("spe_replica_partners", len(replica.partners), **labels)
+    out.add("spe_replica_partners_lost", sum(state is None for state in replica.partners.values()), **labels)
+    out.add("spe_replica_waiting_seconds", replica.waiting_us / 1e6, **labels)
+    if replica.x_us:
+        out.add("spe_replica_x_seconds", replica.x_us / 1e6, **labels)
+        out.add("spe_replica_x_waiting_ratio", replica.waiting_us / replica.x_us, **labels)
+    out.add_histogram("spe_replica_x_used_ratio", replica.x_used, **labels)
+    if replica.x_used is not None:
+        out.add("spe_replica_x_used_max_ratio", replica.x_used.largest, **labels)
+    out.add("spe_replica_stable_tuples_total", replica.stable, **labels)
+    out.add("spe_replica_tentative_tuples_total", replica.tentative, **labels)
+    out.add("spe_replica_corrections_total", replica.reconciliations, **labels)
+    out.add("spe_replica_redone_tuples_total", replica.redone_rows, **labels)
+    out.add("spe_replica_rebuilt_tuples_total", replica.rebuilt_rows, **labels)
+    for name, count in replica.counters.items():
         operator, _, counter = name.rpartition(".")
-        out.add("spe_replica_operator_events_total", count, **of, operator=operator, event=counter)
-    out.add("spe_replica_asks", one.asks, **of)
-    out.add("spe_replica_suffix_bytes", one.suffix_bytes, **of)
-    out.add("spe_replica_held_bytes", one.held_bytes, **of)
-    out.add("spe_replica_output_fill_ratio", one.fill, **of)
-    out.add("spe_replica_largest_step_tuples", one.largest_slice, **of)
-    out.add("spe_replica_frontier_timestamp_seconds", _timestamp(one.frontier), **of)
-    out.add("spe_replica_tentative_frontier_timestamp_seconds", _timestamp(one.tentative_frontier), **of)
-    out.add("spe_replica_inputs_skewed", len(one.skew), **of)
-    out.add("spe_replica_inputs_missing", len(one.missing), **of)
-    if (load := one.load) is not None:
-        out.add("spe_replica_load_cpu_ratio", load.cpu, **of)
-        out.add("spe_replica_load_memory_bytes", load.memory_bytes, **of)
-        out.add("spe_replica_load_network_bytes_per_second", load.network_bytes, **of)
-        out.add("spe_replica_load_tuples_per_second", load.rows, **of)
-        out.add("spe_replica_snapshot_bytes", load.state_bytes, **of)
-    if (log := one.log) is not None:
-        out.add("spe_checkpoint_log_recovery_seconds", log.recovery_us / 1e6, **of)
-        out.add("spe_checkpoint_log_kept_bytes", log.kept_bytes, **of)
-        out.add("spe_checkpoint_log_failing", bool(log.trouble), **of)
-        out.add("spe_checkpoint_log_written_bytes_total", log.written_bytes, **of)
-        out.add("spe_checkpoint_log_rewritten_bytes_total", log.rewritten_bytes, **of)
+        out.add("spe_replica_operator_events_total", count, **labels, operator=operator, event=counter)
+    out.add("spe_replica_asks", replica.asks, **labels)
+    out.add("spe_replica_suffix_bytes", replica.suffix_bytes, **labels)
+    out.add("spe_replica_held_bytes", replica.held_bytes, **labels)
+    out.add("spe_replica_output_fill_ratio", replica.fill, **labels)
+    out.add("spe_replica_largest_step_tuples", replica.largest_slice, **labels)
+    out.add("spe_replica_frontier_timestamp_seconds", _timestamp(replica.frontier), **labels)
+    out.add("spe_replica_tentative_frontier_timestamp_seconds", _timestamp(replica.tentative_frontier), **labels)
+    out.add("spe_replica_inputs_skewed", len(replica.skew), **labels)
+    out.add("spe_replica_inputs_missing", len(replica.missing), **labels)
+    if (load := replica.load) is not None:
+        out.add("spe_replica_load_cpu_ratio", load.cpu, **labels)
+        out.add("spe_replica_load_memory_bytes", load.memory_bytes, **labels)
+        out.add("spe_replica_load_network_bytes_per_second", load.network_bytes, **labels)
+        out.add("spe_replica_load_tuples_per_second", load.rows, **labels)
+        out.add("spe_replica_snapshot_bytes", load.state_bytes, **labels)
+    if (log := replica.log) is not None:
+        out.add("spe_checkpoint_log_recovery_seconds", log.recovery_us / 1e6, **labels)
+        out.add("spe_checkpoint_log_kept_bytes", log.kept_bytes, **labels)
+        out.add("spe_checkpoint_log_failing", bool(log.trouble), **labels)
+        out.add("spe_checkpoint_log_written_bytes_total", log.written_bytes, **labels)
+        out.add("spe_checkpoint_log_rewritten_bytes_total", log.rewritten_bytes, **labels)
 
 
-def _input(out: Exposition, one: InputStatus, of: dict[str, str]) -> None:
-    out.add("spe_input_connected", one.main is not None, **of)
-    if one.main is not None:
-        out.add("spe_input_producer", 1, **of, producer=one.main)
-    out.add("spe_input_correcting", one.corrections is not None, **of)
-    out.add("spe_input_frontier_timestamp_seconds", _timestamp(one.frontier), **of)
-    out.add("spe_input_refused_producers", len(one.other_logs), **of)
-    out.add("spe_input_stable_tuples_total", one.position, **of)
-    out.add("spe_input_switches_total", one.switches, **of)
+def _input(out: Exposition, input_status: InputStatus, labels: dict[str, str]) -> None:
+    out.add("spe_input_connected", input_status.main is not None, **labels)
+    if input_status.main is not None:
+        out.add("spe_input_producer", 1, **labels, producer=input_status.main)
+    out.add("spe_input_correcting", input_status.corrections is not None, **labels)
+    out.add("spe_input_frontier_timestamp_seconds", _timestamp(input_status.frontier), **labels)
+    out.add("spe_input_refused_producers", len(input_status.other_logs), **labels)
+    out.add("spe_input_stable_tuples_total", input_status.position, **labels)
+    out.add("spe_input_switches_total", input_status.switches, **labels)
 
 
 def _source(out: Exposition, status: SourceStatus) -> None:
@@ -300,27 +300,27 @@ def _source(out: Exposition, status: SourceStatus) -> None:
     out.add("spe_source_late_tuples_total", log.late)
 
 
-def _channel(out: Exposition, one: ChannelStatus) -> None:
-    of = {"channel": one.channel}
-    out.add("spe_client_stable_tuples_total", one.stable, **of)
-    out.add("spe_client_tentative_tuples_total", one.tentative, **of)
-    out.add("spe_client_undone_tuples_total", one.undone, **of)
-    out.add("spe_client_switches_total", one.switches, **of)
-    out.add("spe_client_connected", one.producer is not None, **of)
-    if one.producer is not None:
-        out.add("spe_client_producer", 1, **of, producer=one.producer)
-    out.add("spe_client_tentative", one.held, **of)
-    out.add("spe_client_ended", one.ended, **of)
-    out.add("spe_client_frontier_timestamp_seconds", _timestamp(one.frontier), **of)
-    out.add("spe_client_last_arrival_timestamp_seconds", _seconds(one.last_arrival_us), **of)
-    out.add("spe_client_delay_seconds", _seconds(one.delay_us), **of)
-    out.add("spe_client_delay_max_seconds", _seconds(one.delay_max_us), **of)
-    out.add("spe_client_gap_max_seconds", one.gap_max_us / 1e6, **of)
-    out.add("spe_client_stable_gap_max_seconds", one.stable_gap_max_us / 1e6, **of)
-    out.add("spe_client_x_seconds", _seconds(one.bound_us), **of)
-    out.add_histogram("spe_client_x_used_ratio", one.x_used, **of)
-    if one.x_used is not None:
-        out.add("spe_client_x_used_max_ratio", one.x_used.largest, **of)
+def _channel(out: Exposition, channel: ChannelStatus) -> None:
+    labels = {"channel": channel.channel}
+    out.add("spe_client_stable_tuples_total", channel.stable, **labels)
+    out.add("spe_client_tentative_tuples_total", channel.tentative, **labels)
+    out.add("spe_client_undone_tuples_total", channel.undone, **labels)
+    out.add("spe_client_switches_total", channel.switches, **labels)
+    out.add("spe_client_connected", channel.producer is not None, **labels)
+    if channel.producer is not None:
+        out.add("spe_client_producer", 1, **labels, producer=channel.producer)
+    out.add("spe_client_tentative", channel.held, **labels)
+    out.add("spe_client_ended", channel.ended, **labels)
+    out.add("spe_client_frontier_timestamp_seconds", _timestamp(channel.frontier), **labels)
+    out.add("spe_client_last_arrival_timestamp_seconds", _seconds(channel.last_arrival_us), **labels)
+    out.add("spe_client_delay_seconds", _seconds(channel.delay_us), **labels)
+    out.add("spe_client_delay_max_seconds", _seconds(channel.delay_max_us), **labels)
+    out.add("spe_client_gap_max_seconds", channel.gap_max_us / 1e6, **labels)
+    out.add("spe_client_stable_gap_max_seconds", channel.stable_gap_max_us / 1e6, **labels)
+    out.add("spe_client_x_seconds", _seconds(channel.bound_us), **labels)
+    out.add_histogram("spe_client_x_used_ratio", channel.x_used, **labels)
+    if channel.x_used is not None:
+        out.add("spe_client_x_used_max_ratio", channel.x_used.largest, **labels)
 
 
 def _coordinator(out: Exposition, status: CoordinatorStatus) -> None:
@@ -342,5 +342,5 @@ def _seconds(us: int | None) -> float | None:
 
 
 def _timestamp(us: int) -> float | None:
-    """None before the first boundary, and when the stream is over."""
+    """Seconds; None before the first boundary, and after the end of the stream."""
     return us / 1e6 if BEFORE_TIME < us < END_OF_TIME else None

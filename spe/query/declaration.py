@@ -1,8 +1,8 @@
-"""What an operator declares: one class per operator, in one file of ``spe.query.operators``.
+"""Declarations of operators: one class per operator, in one file of ``spe.query.operators``.
 
-An instance is a specification: plain, frozen data, as a query says it.  The class answers what the configuration, the
-planner, the checkers and the proof ask of it.  Where an operator gives no answer of its own, the one here stands: it
-promises nothing.  The rows are computed by ``operators``, which is registered there (``operators.build``).
+An instance is a specification: plain, frozen data, as in a query.  The class has properties for the configuration, the
+planner, the checkers and the proof; their defaults here promise nothing.  The package ``operators`` computes the rows;
+implementations are registered there (``operators.build``).
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from spe.stream.names import StreamId
 from spe.stream.schema import Attribute, AttributeType, Schema
 from spe.values import Model
 
-#: Per key attribute, the names under which a stream carries it, or, of a full join, the calls of coalesce that give it
-#: (as :func:`written`); empty: it does not carry the whole key.
+#: Per key attribute, the names under which a stream carries it, or, for a full join, the calls of coalesce that give it
+#: (in the form of :func:`written`); empty: it does not carry the whole key.
 KeyNames = tuple[frozenset[str], ...]
 
 
 class OnError(enum.StrEnum):
-    """Where an operator cannot take a row in, or make one: does the replica stop, or go on without the row?
+    """Reaction to a row on which an operator fails: the replica stops, or skips the row.
 
-    It is in no specification's text, of which fingerprints are made: see ``spe.query.query.QueryOperator.described``.
+    Not in the text of specifications, from which fingerprints are made: see ``QueryOperator.described``.
     """
 
     STOP = "stop"
@@ -39,7 +39,7 @@ class OnError(enum.StrEnum):
 
 
 class OnLate(enum.StrEnum):
-    """Are rows that are late for windows by an attribute only counted, or rejected too: written with the reason?
+    """Reaction to rows that are late for windows by an attribute: counted, or also rejected, with the reason.
 
     Results do not depend on it.
     """
@@ -55,9 +55,9 @@ class Logged(enum.StrEnum):
     NOTHING = "nothing"
     #: A record of each group in each pane or open count window, when it begins and when it is rewritten.
     CELLS = "cells"
-    #: Nothing: the rows that it keeps are input, which is replayed from the oldest of them.
+    #: Nothing: its state consists of input rows, and input is replayed from the oldest of them.
     ROWS = "rows"
-    #: One record of everything, written again as a whole.
+    #: One record of the whole state, rewritten as a whole.
     WHOLE = "whole"
 
 
@@ -66,13 +66,13 @@ class Keys(Model):
 
     model_config = ConfigDict(validate_default=True)
 
-    def said(self) -> dict[str, Any]:
+    def values(self) -> dict[str, Any]:
         """Value by key."""
         return {info.alias or name: getattr(self, name) for name, info in type(self).model_fields.items()}
 
 
 class Guarantee(NamedTuple):
-    """A row of the table in docs/reference/operators.md: which result, its time, the order of results of equal time."""
+    """A row of the table in docs/reference/operators.md: a result, its time, the order of results of equal time."""
 
     what: str
     time: str
@@ -80,10 +80,10 @@ class Guarantee(NamedTuple):
 
 
 class Traits(NamedTuple):
-    """What is known of the tuples of a stream.
+    """Known properties of the tuples of a stream.
 
     Attributes:
-      key: attributes that tell those of one time apart.
+      key: attributes that distinguish tuples of one time.
       in_step: all results of a window have one time.
       cadence_us: tuple time between two results of a group; 0: any.
     """
@@ -98,24 +98,24 @@ class OperatorSpec(ABC):
 
     __slots__ = ()
 
-    #: The word for it in the configuration.
+    #: Its keyword in the configuration.
     KEYWORD: ClassVar[str]
     KEYS: ClassVar[type[Keys]]
     GUARANTEES: ClassVar[tuple[Guarantee, ...]]
-    #: The key that is meant where the configuration gives a value in place of a mapping.
+    #: The key that a plain value in place of a mapping stands for.
     SHORTHAND: ClassVar[str | None] = None
-    #: Fields that hold expressions with names or places, by the key that they are written under: a mistake in one entry
-    #: does not hide those in the others.
+    #: Fields that hold expressions by name or place -> their key in the configuration: a mistake in one entry does not
+    #: hide mistakes in the others.
     ENTRIES: ClassVar[Mapping[str, str]] = {}
-    #: Other fields that are not written under their own name.
+    #: Other fields with another key in the configuration.
     WRITTEN: ClassVar[Mapping[str, str]] = {"input": "from", "inputs": "from"}
-    #: Does it pass some of its input's rows, as they are?
+    #: Does it pass a selection of its input's rows, unchanged?
     SELECTS: ClassVar[bool] = False
     #: Does a result need a row of each input?  Then losing one input loses all (PPA section IV: correlated inputs).
     CORRELATES: ClassVar[bool] = False
-    #: Is it given what the operator that makes its input rejects, and not the stream?
+    #: Does it read the rejected rows of its input's operator, rather than the stream?
     TAKES_REJECTED: ClassVar[bool] = False
-    if TYPE_CHECKING:  # at run time it would be the default value of a field of this name
+    if TYPE_CHECKING:  # at run time it would be the default value of the field
 
         @property
         def inputs(self) -> tuple[StreamId, ...]:
@@ -123,28 +123,28 @@ class OperatorSpec(ABC):
 
     @classmethod
     def of(cls, keys: Keys) -> OperatorSpec:
-        """What the configuration says: each key is the field of its name, or the one that ENTRIES or WRITTEN has."""
-        said, own = keys.said(), {field.name for field in fields(cast(Any, cls))}
+        """Makes a specification from keys: a key is the field of its name, or the one in ENTRIES or WRITTEN."""
+        values, own = keys.values(), {field.name for field in fields(cast(Any, cls))}
         for field, key in {**cls.WRITTEN, **cls.ENTRIES}.items():
-            if field in own and key in said:
-                said[field] = said.pop(key)
-        return cls(**said)
+            if field in own and key in values:
+                values[field] = values.pop(key)
+        return cls(**values)
 
     @abstractmethod
     def output_schema(self, inputs: Sequence[Schema]) -> Schema:
-        """The schema of what it makes.
+        """Returns the schema of its output.
 
         Args:
           inputs: schema of each port.
 
         Raises:
-          QueryError: the specification does not fit its inputs; ``field`` says where.
+          QueryError: the specification does not fit its inputs; ``field`` names the place.
           ExpressionError: an expression in it is refused.
         """
 
     @abstractmethod
     def described(self) -> str:
-        """What it does, in one line, without its name."""
+        """Describes its function in one line, without its name."""
 
     def describe(self) -> str:
         return (
@@ -155,12 +155,12 @@ class OperatorSpec(ABC):
 
     @property
     def skips(self) -> bool:
-        """Does it go on without rows that it cannot take in or make?"""
+        """Does it skip rows that fail?"""
         return getattr(self, "on_error", OnError.STOP) is OnError.SKIP
 
     @property
     def rejects_late(self) -> bool:
-        """Does it tell which rows are late for its windows?"""
+        """Does it reject rows that are late for its windows?"""
         return getattr(self, "on_late", OnLate.COUNT) is OnLate.REJECT
 
     @property
@@ -170,7 +170,7 @@ class OperatorSpec(ABC):
 
     @classmethod
     def input_path(cls, body: Any, port: int) -> Path:
-        """Where an input is named, below the operator's keyword."""
+        """Path of the name of an input, below the operator's keyword."""
         names = body["from"] if isinstance(body, Mapping) else body
         prefix: Path = ("from",) if isinstance(body, Mapping) else ()
         return prefix if isinstance(names, str) else (*prefix, port)
@@ -178,22 +178,22 @@ class OperatorSpec(ABC):
     # --- partitions ---
 
     def key_names(self, inputs: Sequence[KeyNames]) -> KeyNames:
-        """Where the partition key goes: what carries it in the output, by where the inputs carry it."""
+        """Returns the attributes that carry the partition key in the output, given those of the inputs."""
         return ()
 
     def divided(self, inputs: Sequence[KeyNames]) -> str:
-        """What it does with rows that may be in several partitions, as ``groups by (user)``; empty: nothing."""
+        """Describes its use of rows that may be in several partitions, as ``groups by (user)``; empty: none."""
         return ""
 
     def completed_by(self, reader: OperatorSpec) -> bool:
-        """Does a reader make the whole result of those of several partitions?"""
+        """Does a reader combine the results of several partitions into whole ones?"""
         return False
 
     def tied(self, key: frozenset[str] | None) -> str:
-        """What of it depends on the order of tuples of one time, as ``a count window``; empty: nothing.
+        """Describes its dependence on the order of tuples of one time, as ``a count window``; empty: none.
 
         Args:
-          key: group of the window results that it reads; None: it reads others.
+          key: group of the window results that it reads; None: it reads other tuples.
         """
         return ""
 
@@ -206,39 +206,39 @@ class OperatorSpec(ABC):
 
     @property
     def is_grouped(self) -> bool:
-        """Is its state by groups, of which there may be any number?"""
+        """Is its state by group, with any number of groups?"""
         return True
 
     @property
     def cells_per_group(self) -> int:
-        """Most records that a group has in a checkpoint log at a time; 1 where groups are nothing to it."""
+        """Most records of a group in a checkpoint log at a time; 1 without groups."""
         return 1
 
     @property
     def lifetime_us(self) -> int | None:
-        """Tuple time after which each record is out of use by itself; None: nobody can say."""
+        """Tuple time after which a record is obsolete; None: unknown."""
         return None
 
     @property
     def lifetime_rows(self) -> int | None:
-        """Rows of a group after which its record is out of use by itself; None: their number does not matter."""
+        """Number of rows of a group after which its record is obsolete; None: unlimited."""
         return None
 
     @property
     def is_replayed(self) -> bool:
-        """May a record be older than what it is of, so that rows are replayed for it?"""
+        """May a record be older than the state, so that rows are replayed for it?"""
         return True
 
-    # --- what is known of its results ---
+    # --- properties of its results ---
 
     @property
     def own_class(self) -> str | None:
-        """Import path of the user's class that it is, as ``module:Class``; None: it is none."""
+        """Import path of its user-defined class, as ``module:Class``; None: built in."""
         return None
 
     @property
     def own_code(self) -> bool:
-        """Does it run code of the user's?"""
+        """Does it run user code?"""
         return self.own_class is not None
 
     @property
@@ -248,21 +248,21 @@ class OperatorSpec(ABC):
 
     @property
     def reach_us(self) -> int | None:
-        """How far before a result the input lies that has a part in it, in tuple time; None: nobody can say."""
+        """Distance in tuple time from a result back to its earliest input; None: unknown."""
         return None
 
     @property
     def result_key(self) -> tuple[str, ...] | None:
-        """Attributes that say which input a result is of: two of equal ones are versions of one answer; None: none."""
+        """Attributes that identify a result: results with equal values are versions of one answer; None: none."""
         return None
 
     @property
     def shares(self) -> tuple[str, ...] | None:
-        """What a report measures of tentative results by default, per window; None: of streams of tuples."""
+        """Default measures of tentative results in reports, per window; None: those of streams of tuples."""
         return None
 
     def traits(self, inner: Traits) -> Traits:
-        """What is known of its results, by what is known of its first input."""
+        """Known properties of its results, given those of its first input."""
         return Traits()
 
 
@@ -281,7 +281,7 @@ class OneInput(OperatorSpec):
 
 
 def expression_of(value: Any) -> str:
-    """The text of an expression; YAML reads ``1`` and ``true`` as what they mean in SQL too."""
+    """Reads the text of an expression; YAML values such as ``1`` and ``true`` become SQL."""
     if isinstance(value, str) and value.strip():
         return value
     if isinstance(value, bool):
@@ -310,18 +310,18 @@ OnLateKey = Annotated[
 
 
 def unique(attributes: Iterable[Attribute], hint: str) -> Schema:
-    """A schema; a name that is there twice is an error that says what to do."""
-    seen: set[str] = set()
+    """Makes a schema; the error of a duplicate name ends with the hint."""
+    known: set[str] = set()
     listed = tuple(attributes)
     for attribute in listed:
-        if attribute.name in seen:
+        if attribute.name in known:
             raise QueryError("", f"attribute {attribute.name!r} would be in the output twice; {hint}")
-        seen.add(attribute.name)
+        known.add(attribute.name)
     return Schema(listed)
 
 
 def attribute_of(schema: Schema, name: str, field: str, *, where: str = "", expected: str = "") -> Attribute:
-    """The attribute, or an error that says ``where`` it was looked for, and what was ``expected`` instead."""
+    """Returns an attribute, or raises an error that tells ``where`` it is missing, and what was ``expected``."""
     if name not in schema:
         known = ", ".join(schema.names) or "(none)"
         hint = did_you_mean(name, schema.names)
@@ -336,35 +336,35 @@ def check_timestamp(schema: Schema, name: str, field: str) -> None:
 
 
 def computed(text: str, schema: Schema, name: str) -> Attribute:
-    """The attribute that an expression makes."""
+    """Returns the attribute that an expression makes."""
     expression = compile_expression(text, schema)
     return Attribute(name, expression.type, expression.nullable)
 
 
 def load_class(path: str, field: str) -> Any:
-    """The class that ``module:Class`` names.  Raises QueryError.
+    """Loads the class ``module:Class``.  Raises QueryError.
 
-    Users' classes are found by import path and used by their methods only: this floor imports nothing from above.
+    User classes are loaded by path and used by their methods only: this package imports nothing from higher ones.
     """
     module, separator, name = path.partition(":")
     if not (module and separator and name):
         raise QueryError(field, f"expected an import path such as package.module:Class, got {path!r}")
     try:
-        found: Any = importlib.import_module(module)
+        loaded: Any = importlib.import_module(module)
         for part in name.split("."):
-            found = getattr(found, part)
-    except Exception as error:  # whatever a user's module raises when it is imported
+            loaded = getattr(loaded, part)
+    except Exception as error:  # a user's module may raise anything on import
         raise QueryError(
             field,
             f"cannot load {path!r}: {type(error).__name__}: {error}; looked in the current directory and on PYTHONPATH",
         ) from error
-    if not isinstance(found, type):
+    if not isinstance(loaded, type):
         raise QueryError(field, f"{path!r} is no class")
-    return found
+    return loaded
 
 
-def check_concrete(found: Any, path: str, field: str) -> None:
-    abstract = sorted(getattr(found, "__abstractmethods__", ()))
+def check_concrete(user_class: Any, path: str, field: str) -> None:
+    abstract = sorted(getattr(user_class, "__abstractmethods__", ()))
     if abstract:
         raise QueryError(field, f"{path!r} does not define {', '.join(abstract)}")
 
@@ -375,13 +375,13 @@ _COALESCE: Final = "coalesce("
 
 
 def written(expression: str) -> str:
-    """An expression without its white space, if that is all that can differ: a name, or coalesce of names."""
+    """Normalizes an expression that is a name, or coalesce of names: removes white space."""
     text = "".join(expression.split())
     return _COALESCE + text[len(_COALESCE) :] if text.lower().startswith(_COALESCE) else text
 
 
 def renamed(names: frozenset[str], columns: Mapping[str, str], keep: bool) -> frozenset[str]:
-    """Names of a key attribute behind expressions by name."""
+    """Names of a key attribute after expressions by name."""
     return frozenset(n for n, text in columns.items() if written(text) in names) | (
         names - columns.keys() if keep else frozenset()
     )

@@ -1,6 +1,6 @@
 """The logical query: sources, operators, outputs.  Plain data, made by the configuration or by hand.
 
-Each operator defines one stream that has the operator's name.  Inputs are names of sources or of other operators.
+Each operator defines one stream with the operator's name.  Inputs are names of sources or of other operators.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ class QueryOperator:
     schema: Schema
 
     def described(self) -> list[Any]:
-        """All that its rows depend on, for fingerprints.  One that skips nothing is described as it always was."""
+        """Everything that its rows depend on, for fingerprints; without skipping in the form of earlier versions."""
         return [self.name, repr(self.spec), self.schema.to_wire(), *(["skip"] if self.spec.skips else [])]
 
     def state_described(self) -> list[Any]:
-        """All that its state depends on."""
+        """Everything that its state depends on."""
         return [*self.described(), *(["reject late"] if self.spec.rejects_late else [])]
 
 
 def streams_before(operators: Iterable[QueryOperator], stream: StreamId) -> set[StreamId]:
-    """A stream, and all that it is made of, as far as these operators go."""
+    """A stream, and the streams that it is made from by these operators."""
     made = {o.name: o.spec for o in operators}
-    found: set[StreamId] = set()
+    before: set[StreamId] = set()
     waiting = [stream]
     while waiting:
         name = waiting.pop()
-        if name not in found:
-            found.add(name)
+        if name not in before:
+            before.add(name)
             waiting += made[name].inputs if name in made else ()
-    return found
+    return before
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,6 @@ class Query:
         raise KeyError(stream)
 
     def traits_of(self, stream: StreamId) -> Traits:
-        """What is known of a stream's tuples."""
+        """Known properties of a stream's tuples."""
         spec = next((o.spec for o in self.operators if o.name == stream), None)
         return Traits() if spec is None else spec.traits(self.traits_of(spec.inputs[0]))

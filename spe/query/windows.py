@@ -1,4 +1,4 @@
-"""Windows of a query: their specification, how they are written, and their checks."""
+"""Windows of a query: their specification, their form in a configuration, and their checks."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from spe.values import Count, Model, PositiveDuration, duration_of
 
 WINDOW_START: Final = "window_start"
 WINDOW_END: Final = "window_end"
-#: Names that a window adds.
+#: Attributes that a window adds.
 WINDOW_ATTRIBUTES: Final = (
     Attribute(WINDOW_START, AttributeType.TIMESTAMP, nullable=False),
     Attribute(WINDOW_END, AttributeType.TIMESTAMP, nullable=False),
 )
-#: Overlapping windows that one tuple may be in.  Each costs a result per group and slide.
+#: Most overlapping windows per tuple.  Each costs a result per group and slide.
 MAX_OVERLAP: Final = 10_000
 
 
@@ -58,16 +58,16 @@ class Window:
 
     @property
     def reach_us(self) -> int | None:
-        """How far before a result its rows lie, in tuple time; None: nobody can say."""
+        """Distance in tuple time from a result back to its earliest row; None: unknown."""
         return None if self.kind is WindowKind.COUNT or self.on is not None else self.size_us
 
     @property
     def panes(self) -> int:
-        """Pieces of a group's windows that are open at a time, at most."""
+        """Most panes of a group's windows that are open at a time."""
         return 1 if self.kind is WindowKind.COUNT else self.size_us // math.gcd(self.size_us, self.slide_us)
 
     def describe(self) -> str:
-        """``tumbling 1s``, ``sliding 10s every 2s over ts``, ``windows of 100 tuples``."""
+        """Describes a window: ``tumbling 1s``, ``sliding 10s every 2s over ts``, ``windows of 100 tuples``."""
         if self.kind is WindowKind.COUNT:
             return f"windows of {self.count} tuples"
         text = f"{self.kind} {format_duration(self.size_us)}"
@@ -78,7 +78,7 @@ class Window:
         return text if self.on is None else f"{text} over {self.on}"
 
     def check(self, schemas: Sequence[Schema], kinds: Collection[WindowKind] = TIME_WINDOWS) -> None:
-        """Raises QueryError when a window makes no sense over these inputs, or is of none of these kinds."""
+        """Raises QueryError if a window does not fit these inputs, or is of none of these kinds."""
         if self.kind not in kinds:
             raise QueryError("window", f"{self.kind} windows belong to aggregates; expected tumbling or sliding")
         if self.kind is WindowKind.COUNT:
@@ -106,7 +106,7 @@ class Window:
 
 
 def check_on_late(spec: OperatorSpec, on: str | None) -> None:
-    """Raises QueryError where late rows are to be rejected and windows do not go by an attribute."""
+    """Raises QueryError if late rows are to be rejected and windows are not by an attribute."""
     if spec.rejects_late and on is None:
         raise QueryError("on_late", "nothing is late without windows by an attribute, such as {tumbling: 10s, on: ts}")
 

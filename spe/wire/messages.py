@@ -362,7 +362,7 @@ class Heartbeat(Message):
     """Requests states and acknowledges, every ``timing.heartbeat`` (rules F3, A1).
 
     Attributes:
-      period_us: interval at which each acknowledgement is repeated, microseconds; longer silence may mean a dead process.
+      period_us: interval at which each acknowledgement is repeated, microseconds; a longer silence suggests a failure.
     """
 
     TAG: ClassVar[int] = 10
@@ -421,7 +421,7 @@ class SnapshotRequest(Message):
 
     Attributes:
       period_us: interval of progress messages that it requests, microseconds.
-      log: checkpoint log of which it has the records up to ``since`` and requests the rest (G9); ``any``: it has
+      log: checkpoint log of which it has the records up to ``since``, to request the rest (G9); ``any``: it has
         none; empty: it requests a snapshot.
     """
 

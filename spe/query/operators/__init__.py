@@ -1,4 +1,4 @@
-"""The operators that a query can have: one line each."""
+"""The operators of queries: one line each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spe.query.operators.rejected import RejectedSpec
 from spe.query.operators.topk import TopKSpec
 from spe.query.operators.union import UnionSpec
 
-#: By the word that the configuration has for it.
+#: Operators by their keyword in the configuration.
 OPERATORS: Final[dict[str, type[OperatorSpec]]] = {
     declared.KEYWORD: declared
     for declared in (FilterSpec, MapSpec, UnionSpec, AggregateSpec, JoinSpec, TopKSpec, CustomSpec, RejectedSpec)

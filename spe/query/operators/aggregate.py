@@ -65,7 +65,7 @@ class AggregateCall:
     argument: str | None = None
 
     def output_attribute(self, schema: Schema, name: str) -> Attribute:
-        """What it makes of an input.  Raises QueryError, ExpressionError."""
+        """Returns the attribute that it makes.  Raises QueryError, ExpressionError."""
         at, function = f"aggregates.{name}", self.function
         if ":" not in function and function not in FUNCTIONS:
             known = ", ".join(FUNCTIONS)
@@ -87,28 +87,28 @@ class AggregateCall:
 
 
 def _user_aggregate(path: str, argument: AttributeType, field: str) -> AttributeType:
-    found = load_class(path, field)
-    missing = [m for m in ("check", "create", "add", "merge", "result", "returns") if not hasattr(found, m)]
+    user_class = load_class(path, field)
+    missing = [m for m in ("check", "create", "add", "merge", "result", "returns") if not hasattr(user_class, m)]
     if missing:
         raise QueryError(field, f"{path!r} is no aggregate: it lacks {', '.join(missing)} (see operators.custom)")
-    check_concrete(found, path, field)
+    check_concrete(user_class, path, field)
     try:
-        found.check(argument)
-        return AttributeType(found.returns)
-    except Exception as error:  # a user's code
+        user_class.check(argument)
+        return AttributeType(user_class.returns)
+    except Exception as error:  # user code
         raise QueryError(field, f"{path} refuses {argument}: {error}") from error
 
 
 def call_of(value: Any) -> AggregateCall:
-    """``count(*)``, ``sum(price * qty)``, ``count(distinct user)``, ``module:Class(latency)``.  Raises ValueError."""
+    """Reads ``count(*)``, ``sum(price * qty)``, ``count(distinct user)``, ``module:P99(n)``.  Raises ValueError."""
     text = expression_of(value)
-    found = _CALL.match(text)
-    if found is None or not _closes_at_end(text, found.end()):
+    match = _CALL.match(text)
+    if match is None or not _closes_at_end(text, match.end()):
         what = "SELECT is not expected here" if is_select(text) else ""
         what = what or ("a parenthesis is not closed" if text.count("(") > text.count(")") else "")
         expected = f"expected one aggregate call such as count(*) or sum(price * qty), got {text!r}"
         raise ValueError(f"{what}; {expected}" if what else expected)
-    function, argument = found[1], text[found.end() : text.rstrip().rindex(")")].strip()
+    function, argument = match[1], text[match.end() : text.rstrip().rindex(")")].strip()
     if ":" not in function:
         function = function.lower()
         if function not in FUNCTIONS:
@@ -124,7 +124,7 @@ def call_of(value: Any) -> AggregateCall:
 
 
 def _closes_at_end(text: str, start: int) -> bool:
-    """Does the parenthesis opened before ``start`` close at the very end?  ``sum(a) + sum(b)`` is no single call."""
+    """Does the parenthesis opened before ``start`` close at the end?  ``sum(a) + sum(b)`` is no single call."""
     depth, quote = 1, ""
     end = len(text.rstrip())
     for i in range(start, end):
@@ -141,7 +141,7 @@ def _closes_at_end(text: str, start: int) -> bool:
 
 
 def _grouping(value: Any) -> Any:
-    """``[user, day]`` is short for ``{user: user, day: day}``."""
+    """Expands ``[user, day]`` to ``{user: user, day: day}``."""
     return dict(zip(names_of(value), names_of(value))) if isinstance(value, str | list | tuple) else value
 
 
@@ -167,7 +167,7 @@ class AggregateSpec(OneInput):
 
     Output: group attributes; window_start, window_end (timestamps, end exclusive; not for count windows); then one
     attribute per entry of ``aggregates``.  ``group_by`` maps output name to expression.
-    A group appears in a window when at least one tuple of it does; with no group_by likewise.
+    A window has a result for each group with at least one tuple; without group_by, if it has at least one tuple.
     """
 
     KEYWORD = "aggregate"
@@ -249,7 +249,9 @@ class AggregateSpec(OneInput):
 
     @property
     def result_key(self) -> tuple[str, ...] | None:
-        return None if self._counts else (*self.group_by, WINDOW_START, WINDOW_END)  # many may close at one time
+        return (
+            None if self._counts else (*self.group_by, WINDOW_START, WINDOW_END)
+        )  # many windows may close at one time
 
     @property
     def shares(self) -> tuple[str, ...] | None:

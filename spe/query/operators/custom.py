@@ -1,4 +1,4 @@
-"""Custom: an operator of the user's own, found by import path; its class is asked what it makes."""
+"""Custom: a user-defined operator, loaded by import path; its class gives the schema of its output."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ class CustomSpec(OperatorSpec):
     on_error: OnError = field(default=OnError.STOP, repr=False)
 
     def output_schema(self, inputs: Sequence[Schema]) -> Schema:
-        found = load_class(self.path, "path")
-        output_schema: Callable[..., Any] | None = getattr(found, "output_schema", None)
-        if output_schema is None or not hasattr(found, "step"):
+        user_class = load_class(self.path, "path")
+        output_schema: Callable[..., Any] | None = getattr(user_class, "output_schema", None)
+        if output_schema is None or not hasattr(user_class, "step"):
             raise QueryError(
                 "path", f"{self.path!r} is no operator: it lacks output_schema or step (see operators.custom)"
             )
-        check_concrete(found, self.path, "path")
+        check_concrete(user_class, self.path, "path")
         try:
             schema = output_schema(tuple(inputs), **self.arguments)
         except (QueryError, ExpressionError):
             raise
-        except Exception as error:  # a user's code
+        except Exception as error:  # user code
             raise QueryError("arguments", f"{self.path} refuses its inputs or arguments: {error}") from error
         if not isinstance(schema, Schema):
             raise QueryError("path", f"{self.path}.output_schema returned {type(schema).__name__}; expected a Schema")
@@ -76,7 +76,7 @@ class CustomSpec(OperatorSpec):
 
     @property
     def lifetime_rows(self) -> int | None:
-        """Of a key: each change is written."""
+        """1 for a key's record, since each change is written."""
         return 1 if self._keeps_cells else None
 
     @property
@@ -88,6 +88,6 @@ class CustomSpec(OperatorSpec):
         return self._says("keeps_cells", False)
 
     def _says(self, method: str, otherwise: bool) -> bool:
-        """What a class method of the class says; it may be of no subclass of ours."""
+        """Result of a class method, if the class has it: it need not be a subclass of ours."""
         asked: Callable[[], bool] | None = getattr(load_class(self.path, "path"), method, None)
         return otherwise if asked is None else asked()

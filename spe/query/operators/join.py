@@ -43,7 +43,7 @@ class JoinKind(enum.StrEnum):
 
 
 def _pairs(value: Any) -> tuple[tuple[str, str], ...]:
-    """``user``, ``[user, day]``, ``{user: customer}`` or ``[[user, customer], day]``."""
+    """Reads ``user``, ``[user, day]``, ``{user: customer}`` or ``[[user, customer], day]``."""
     items: list[Any] = list(value.items()) if isinstance(value, dict) else [value] if isinstance(value, str) else value
     if not isinstance(items, list | tuple) or not items:
         raise ValueError(f"expected the attributes to join on, such as user or {{user: customer}}, got {value!r}")
@@ -55,7 +55,7 @@ def _pairs(value: Any) -> tuple[tuple[str, str], ...]:
 
 
 def _within(value: Any) -> tuple[int, int]:
-    """``5s``: at most so far apart, either way; ``[0, 30s]``: right time − left time."""
+    """Reads ``5s``: the largest distance, either way; or ``[0, 30s]``: right time − left time."""
     if isinstance(value, list | tuple):
         if len(value) != 2:
             raise ValueError(f"expected two durations [from, to], got {value!r}")
@@ -102,10 +102,10 @@ class JoinKeys(Keys):
             raise ValueError("a join takes a tumbling or sliding window, not a count window")
         return self
 
-    def said(self) -> dict[str, Any]:
-        said = super().said()
-        said["lower_us"], said["upper_us"] = said.pop("within") or (None, None)
-        return {**said, "kind": JoinKind(self.kind)}
+    def values(self) -> dict[str, Any]:
+        values = super().values()
+        values["lower_us"], values["upper_us"] = values.pop("within") or (None, None)
+        return {**values, "kind": JoinKind(self.kind)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,7 @@ class JoinSpec(OperatorSpec):
         return joined
 
     def joined_schema(self, left: Schema, right: Schema) -> Schema:
-        """Attributes of both sides, and the window's."""
+        """Returns the attributes of both sides, and those of the window."""
         l_null, r_null = self.kind in (JoinKind.RIGHT, JoinKind.FULL), self.kind in (JoinKind.LEFT, JoinKind.FULL)
         attributes = [Attribute(self.prefix[0] + a.name, a.type, a.nullable or l_null) for a in left]
         attributes += [Attribute(self.prefix[1] + a.name, a.type, a.nullable or r_null) for a in right]
@@ -215,9 +215,9 @@ class JoinSpec(OperatorSpec):
         return Logged.ROWS
 
     def key_names(self, inputs: Sequence[KeyNames]) -> KeyNames:
-        """An outer row has null on its other side, so only sides that are always there carry the key.
+        """Only sides that are always present carry the key: an outer row has null on its other side.
 
-        Each side has the values of its own rows.  Those of both may be mixed where the join makes them equal.
+        Each side has the values of its own rows.  Names of both sides may be mixed if the join makes the values equal.
         """
         if self.kind is JoinKind.FULL:
             return self._coalesced(inputs)
@@ -236,15 +236,15 @@ class JoinSpec(OperatorSpec):
         )
 
     def _coalesced(self, inputs: Sequence[KeyNames]) -> KeyNames:
-        """Of a row of a full join one side may be null, and only the first that is not has the key."""
+        """Key names of a full join: one side of a row may be null, and the first that is not null has the key."""
         if not all(inputs) or not self._equated(inputs):
             return ()
-        one, other = self.prefix
-        both = [[(one + a, other + b) for a in x for b in y] for x, y in zip(*inputs)]
+        left, right = self.prefix
+        both = [[(left + a, right + b) for a in x for b in y] for x, y in zip(*inputs)]
         return tuple(frozenset(f"coalesce({a},{b})" for pair in pairs for a, b in (pair, pair[::-1])) for pairs in both)
 
     def _equated(self, inputs: Sequence[KeyNames]) -> bool:
-        """Does the join ask each attribute of the key to be the same on both sides?"""
+        """Does the join condition require each key attribute to be equal on both sides?"""
         return all(any(a in x and b in y for a, b in self.on) for x, y in zip(*inputs))
 
     def divided(self, inputs: Sequence[KeyNames]) -> str:

@@ -58,9 +58,9 @@ class MapSpec(OneInput):
     def output_schema(self, inputs: Sequence[Schema]) -> Schema:
         if not self.columns and not self.keep:
             raise QueryError("columns", "expected at least one attribute")
-        kept = inputs[0].attributes if self.keep else ()
+        own = inputs[0].attributes if self.keep else ()
         made = [computed(text, inputs[0], name) for name, text in self.columns.items()]
-        return unique([*kept, *made], "give the new one another name")
+        return unique([*own, *made], "give the new one another name")
 
     def described(self) -> str:
         made = ", ".join(named(name, text) for name, text in self.columns.items())

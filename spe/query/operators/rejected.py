@@ -1,4 +1,4 @@
-"""Rejected: the rows and results that another operator goes on without (rule U15)."""
+"""Rejected: the rows and results that another operator skips (rule U15)."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from spe.query.declaration import From, Guarantee, Keys, Logged, OneInput
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
 
-#: ``kind`` is ``row`` or ``result``, ``n`` counts those of a kind in a partition from 1.  ``input`` is the channel or
-#: stream that a row came from, ``input_id`` its id in the channel; null for a result.  ``text`` is the row as JSON.
+#: ``kind`` is ``row`` or ``result``; ``n`` counts each kind in a partition from 1; ``input`` is the channel or stream
+#: of a row, ``input_id`` its id in the channel, both null for a result; ``text`` is the row as JSON.
 REJECTIONS: Final = Schema.of(
     kind="string!", n="int64!", input="string", input_id="int64", reason="string!", text="string!"
 )
 
 
 class RejectedKeys(Keys):
-    """What an operator with `on_error: skip` or `on_late: reject` leaves out, for clients to read."""
+    """The rows that an operator with `on_error: skip` or `on_late: reject` leaves out, for clients to read."""
 
     from_: From
 
 
 @dataclass(frozen=True, slots=True)
 class RejectedSpec(OneInput):
-    """What the operator that makes ``input`` rejects; it does not read the stream itself."""
+    """Outputs the rejected rows of the operator of ``input``; does not read that stream itself."""
 
     KEYWORD = "rejected"
     KEYS = RejectedKeys

@@ -1,4 +1,4 @@
-"""Top-k: the first k of a window, or of those of equal time."""
+"""Top-k: the first k tuples of a window, or of equal time."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ _DIRECTION: Final = re.compile(r"(.*\S)\s+(asc|desc)\s*", re.IGNORECASE | re.DOT
 
 
 def _orders(value: Any) -> tuple[tuple[str, bool], ...]:
-    """``n desc`` or ``[n desc, user]``: (expression, descending)."""
+    """Reads ``n desc`` or ``[n desc, user]``; returns (expression, descending)."""
     items = value if isinstance(value, list | tuple) else [value]
     if not items:
         raise ValueError("expected at least one expression to order by, such as n desc")
     orders = []
     for item in items:
         text = expression_of(item)
-        found = _DIRECTION.fullmatch(text)
-        orders.append((found[1].strip(), found[2].lower() == "desc") if found else (text.strip(), False))
+        match = _DIRECTION.fullmatch(text)
+        orders.append((match[1].strip(), match[2].lower() == "desc") if match else (text.strip(), False))
     return tuple(orders)
 
 
@@ -77,9 +77,9 @@ class TopKSpec(OneInput):
     Attributes:
       order_by: pairs (expression, descending).  Nulls are smaller than everything.
       window: rank within each window over tuple time or a timestamp attribute; the result then carries
-        window_start and window_end behind the input's attributes (unless the input has them already), and time =
-        end − 1.  None: tuples with the same tuple time are ranked together, which is what window results
-        (all of one window have time = end − 1) ask for; no state is kept then.
+        window_start and window_end after the input's attributes (unless the input has them already), and time =
+        end − 1.  None: tuples with the same tuple time are ranked together, as needed for window results (all
+        results of one window have time = end − 1); there is no state then.
     """
 
     KEYWORD = "topk"
@@ -122,7 +122,7 @@ class TopKSpec(OneInput):
 
     @staticmethod
     def window_attributes(schema: Schema) -> list[Attribute]:
-        """What a windowed top-k adds: the window's attributes, as far as the input has none of that name."""
+        """Returns the window's attributes, except those whose names the input has."""
         return [a for a in WINDOW_ATTRIBUTES if a.name not in schema]
 
     def described(self) -> str:
@@ -146,8 +146,8 @@ class TopKSpec(OneInput):
         return "" if by_key else f"ranks by ({', '.join(self.partition_by) or 'nothing'})"
 
     def completed_by(self, reader: OperatorSpec) -> bool:
-        """Results that are only ranked once more, in the same way and for no more of them: what is first of all is
-        among the first of each part."""
+        """Is ``reader`` the same ranking with no larger k?  The first of all tuples are among the first of each
+        partition."""
         return (
             isinstance(reader, TopKSpec)
             and self.rank_as is None
@@ -158,7 +158,9 @@ class TopKSpec(OneInput):
 
     def tied(self, key: frozenset[str] | None) -> str:
         ranked = {text.strip() for text, _ in self.order_by} | set(self.partition_by)
-        total = key is not None and key <= ranked  # by all that tells the window results apart: there are no ties
+        total = (
+            key is not None and key <= ranked
+        )  # the order uses the whole key of the window results: there are no ties
         return "" if self.with_ties or total else "ties of a top-k"
 
     @property
@@ -166,5 +168,5 @@ class TopKSpec(OneInput):
         return 0 if self.window is None else self.window.reach_us
 
     def traits(self, inner: Traits) -> Traits:
-        key = inner.key | frozenset((*self.partition_by, WINDOW_START, WINDOW_END))  # what is ranked, not its rank
+        key = inner.key | frozenset((*self.partition_by, WINDOW_START, WINDOW_END))  # the ranked tuple, not its rank
         return Traits(key, True, inner.cadence_us if self.window is None else self.window.slide_us)

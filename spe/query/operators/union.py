@@ -1,4 +1,4 @@
-"""Union: several streams of the same attributes in one."""
+"""Union: merges streams with the same attributes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class UnionKeys(Keys):
 
 @dataclass(frozen=True, slots=True)
 class UnionSpec(OperatorSpec):
-    """All inputs in one stream, merged by (time, input order).  Attribute names and types must be equal."""
+    """Merges all inputs into one stream, by (time, input order).  Attribute names and types must be equal."""
 
     KEYWORD = "union"
     KEYS = UnionKeys
