@@ -1,4 +1,4 @@
-"""Streams, expressions, plans, the wire and logs: what everything else is built on.
+"""Streams, expressions, plans, the wire and logs: the base of the other packages.
 
 The lowest of four packages (spe <- operators <- consistency <- replicas); imports go downwards only.
 """
@@ -10,7 +10,7 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """The function ``prove``, loaded when it is used: it is in the highest package, and this is the lowest."""
+    """Loads the function ``prove`` on use: it is in the highest package, and this is the lowest."""
     if name == "prove":
         return import_module("replicas.proving").prove
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,8 +9,8 @@
     if __name__ == "__main__":
         env.run()
 
-The builder makes plain data of the YAML's layout and nothing else, so both mean the same by construction: one
-reader, one set of messages, one plan with one fingerprint.  ``env.to_yaml()`` is the file; ``spe check`` and every
+The builder only makes plain data in the YAML's layout, so both forms are equivalent: they have the same reader, the
+same messages, and the same plan and fingerprint.  ``env.to_yaml()`` is the file; ``spe check`` and every
 other command that reads a configuration take the script itself.  A mistake is a ConfigError that names the line of
 the call.
 """
@@ -41,13 +41,13 @@ Expression = str | int | float | bool
 
 
 def tumbling(size: str, *, offset: str | None = None, on: str | None = None) -> Options:
-    """Windows of ``size`` side by side, over tuple time or a timestamp attribute."""
-    return _given(tumbling=size, offset=offset, on=on)
+    """Consecutive windows of ``size``, over tuple time or a timestamp attribute."""
+    return _without_none(tumbling=size, offset=offset, on=on)
 
 
 def sliding(size: str, slide: str, *, offset: str | None = None, on: str | None = None) -> Options:
     """Windows of ``size``, one beginning every ``slide``."""
-    return _given(sliding=size, slide=slide, offset=offset, on=on)
+    return _without_none(sliding=size, slide=slide, offset=offset, on=on)
 
 
 def count_window(count: int) -> Options:
@@ -56,7 +56,7 @@ def count_window(count: int) -> Options:
 
 
 def generator(name: str, **options: Any) -> Options:
-    """Made-up rows: ``rate``, ``keys``, ``seed``, ``skew``, ``disorder``, ``duration``, ``count``, ``start``."""
+    """Generated rows: ``rate``, ``keys``, ``seed``, ``skew``, ``disorder``, ``duration``, ``count``, ``start``."""
     return {"generator": {"name": name, **options}}
 
 
@@ -86,12 +86,12 @@ def stdin(**options: Any) -> Options:
 
 
 def push(*writers: str) -> Options:
-    """Batches that Spark queries of these names push."""
+    """Batches pushed by Spark queries of these names."""
     return {"push": list(writers)}
 
 
-def _given(**options: Any) -> Options:
-    """The options that were given; the others keep the configuration's defaults."""
+def _without_none(**options: Any) -> Options:
+    """Returns the options that are set; the others keep the configuration's defaults."""
     return {k: v for k, v in options.items() if v is not None}
 
 
@@ -103,7 +103,7 @@ class Environment:
     """A cluster and the query that runs on it.
 
     Args:
-      cluster: name that every connection must bring.
+      cluster: name of the cluster, checked on every connection.
       bucket: width of the SUnions' buckets, tuple time.
       x, alpha, policy, reconcile, checkpoint: defaults of the nodes.
       timing, limits, security, metrics, coordinator, recovery: as in the configuration.
@@ -126,10 +126,10 @@ class Environment:
         coordinator: Mapping[str, str | int | float] | None = None,
         recovery: Mapping[str, str | Mapping[str, Any]] | None = None,
     ) -> None:
-        self._head = _given(cluster=cluster, bucket=bucket, timing=timing, limits=limits, security=security)
-        self._head |= _given(metrics=metrics, coordinator=coordinator, recovery=recovery)
-        defaults = _given(x=x, alpha=alpha, policy=policy, reconcile=reconcile, checkpoint=checkpoint)
-        self._head |= _given(defaults=defaults or None)
+        self._head = _without_none(cluster=cluster, bucket=bucket, timing=timing, limits=limits, security=security)
+        self._head |= _without_none(metrics=metrics, coordinator=coordinator, recovery=recovery)
+        defaults = _without_none(x=x, alpha=alpha, policy=policy, reconcile=reconcile, checkpoint=checkpoint)
+        self._head |= _without_none(defaults=defaults or None)
         self._sources: Options = {}
         self._query: Options = {}
         self._outputs: list[str] = []
@@ -137,7 +137,7 @@ class Environment:
         self._fragments: Options = {}
         self._nodes: Options = {}
         self._clients: Options = {}
-        #: Where each part was written, for messages.
+        #: Line of the call for each part, for messages.
         self._marks: dict[Place, LineMark] = {(): caller(__file__)}
         note(self)
 
@@ -160,8 +160,8 @@ class Environment:
         late: Mapping[str, Any] | None = None,
         rejected: Mapping[str, Any] | None = None,
     ) -> Stream:
-        """A source stream; ``reader`` is made by :func:`generator`, :func:`csv` and so on."""
-        options = _given(
+        """Adds a source; ``reader`` is made by :func:`generator`, :func:`csv` and so on."""
+        options = _without_none(
             schema=None if schema is None else dict(schema),
             time=time,
             disorder=disorder,
@@ -180,14 +180,14 @@ class Environment:
         return Stream(self, name)
 
     def operator(self, name: str | None, kind: str, body: Any) -> Stream:
-        """Any operator, as the configuration writes it; unnamed ones are numbered by kind."""
+        """Adds an operator in the form of the configuration; unnamed ones are numbered by kind."""
         if name is None:
             name = f"{kind}_{1 + sum(kind in entry for entry in self._query.values())}"
         self._query[self._new("query", name)] = {kind: body}
         return Stream(self, name)
 
     def set_choice(self, name: str, key: str, what: str) -> None:
-        """Sets ``on_error`` or ``on_late`` of an operator that has been given as a mapping."""
+        """Sets ``on_error`` or ``on_late`` of an operator that was added as a mapping."""
         kind, body = next(iter(self._query.get(name, {}).items()), ("", None))
         if not isinstance(body, dict):
             raise _mistake(("query", name), f"{name!r} has no {key}: {WITHOUT[key]}")
@@ -203,14 +203,14 @@ class Environment:
         return name
 
     def _written(self, *place: str | int) -> None:
-        """The call that is under way writes this part of the configuration."""
+        """Notes that the current call writes this part of the configuration."""
         self._marks[place] = caller(__file__)
 
     def outputs(self, *streams: Stream | str, bound: str | None = None) -> Environment:
-        """The streams that clients read; without any, those that no operator reads.
+        """Sets the streams that clients read; by default those that no operator reads.
 
         Args:
-          bound: longest time that a new result of these may take; X of the nodes on the way follows from it.
+          bound: longest time that a new result of these may take; X of the nodes on the path follows from it.
         """
         for name in _names(streams):
             self._written("outputs", len(self._outputs))
@@ -231,11 +231,11 @@ class Environment:
         standby: int | Sequence[Any] | None = None,
         checkpoint: str | Mapping[str, Any] | None = None,
     ) -> Environment:
-        """Operators that run together; without any fragment, all do."""
-        placed = _given(replicas=_plain(replicas), standby=_plain(standby), checkpoint=_plain(checkpoint))
+        """Adds a fragment: operators that run together; without fragments all do."""
+        placed = _without_none(replicas=_plain(replicas), standby=_plain(standby), checkpoint=_plain(checkpoint))
         self._fragments[name] = {
             "operators": _names(operators),
-            **_given(key=_plain(key), partitions=partitions),
+            **_without_none(key=_plain(key), partitions=partitions),
             **placed,
         }
         self._written("fragments", name)
@@ -255,8 +255,8 @@ class Environment:
         capacity: float | None = None,
         memory: str | int | None = None,
     ) -> Environment:
-        """A process that hosts replicas."""
-        self._nodes[name] = _given(
+        """Adds a node, a process that hosts replicas."""
+        self._nodes[name] = _without_none(
             address=address,
             x=x,
             alpha=alpha,
@@ -277,8 +277,8 @@ class Environment:
         sinks: Sequence[Mapping[str, Any]] = (),
         external: bool = False,
     ) -> Environment:
-        """A named consumer; without any, one reads all outputs.  ``external``: a program of yours, such as Spark."""
-        self._clients[name] = _given(
+        """Adds a client; without any, one reads all outputs.  ``external``: a program of yours, such as Spark."""
+        self._clients[name] = _without_none(
             reads=None if reads is None else _names(reads),
             sinks=[dict(s) for s in sinks] or None,
             external=external or None,
@@ -287,11 +287,13 @@ class Environment:
         return self
 
     def data(self) -> Options:
-        """The configuration as plain data, in the YAML's layout."""
+        """Returns the configuration as plain data, in the YAML's layout."""
         sections = {
             "sources": self._sources,
             "query": self._query,
-            "outputs": {n: _given(bound=self._bounds.get(n)) for n in self._outputs} if self._bounds else self._outputs,
+            "outputs": {n: _without_none(bound=self._bounds.get(n)) for n in self._outputs}
+            if self._bounds
+            else self._outputs,
             "fragments": self._fragments,
             "nodes": self._nodes,
             "clients": self._clients,
@@ -299,25 +301,25 @@ class Environment:
         return {**_plain(self._head), **{k: v for k, v in sections.items() if v}}
 
     def document(self) -> Document:
-        """The configuration with the line of each call; its home is the folder of the script."""
+        """Returns the configuration with the line of each call; its home is the folder of the script."""
         script = Path(self._marks[()].file)
         home = script.parent if script.is_file() else Path()
         return Document(str(script), self.data(), marks=dict(self._marks), home=home)
 
     def to_yaml(self) -> str:
-        """The configuration as a file."""
+        """Returns the configuration as the text of a file."""
         return self.document().to_yaml()
 
     def plan(self, data: str | os.PathLike[str] | None = None) -> Plan:
-        """The plan.  Raises ConfigError with every mistake, as ``file:line: path: what is wrong``.
+        """Makes the plan.  Raises ConfigError with every mistake, as ``file:line: path: mistake``.
 
         Args:
-          data: folder that relative paths of data files start from; None: the folder of the script.
+          data: folder for relative paths of data files; None: the folder of the script.
         """
         return self.deployed(data).plan
 
     def deployed(self, data: str | os.PathLike[str] | None = None) -> Deployed:
-        """The plan and its directory, as :meth:`plan`."""
+        """Makes the plan and its directory, as :meth:`plan`."""
         return load_document(self.document(), data)
 
     def run(
@@ -335,17 +337,17 @@ class Environment:
     ) -> Path:
         """Runs the cluster as real processes on this machine until all sources have ended, as ``spe run`` does.
 
-        The options are those of ``spe run``.  Belongs under ``if __name__ == "__main__":``, for whoever else reads
-        the script, such as ``spe check``, executes it.
+        The options are those of ``spe run``.  The call belongs under ``if __name__ == "__main__":``, since other
+        commands that read the script, such as ``spe check``, execute it.
 
         Returns:
           The directory of the run.
 
         Raises:
           ConfigError: the configuration has mistakes, or the script is only being read.
-          RunFailed: what the clients hold is incomplete, or does not equal the reference run.
-          SpeError: the run could not begin.
-          KeyboardInterrupt, SystemExit: it was ended by Ctrl-C, or by another signal.
+          RunFailed: the clients' results are incomplete, or differ from the reference run.
+          SpeError: the run could not start.
+          KeyboardInterrupt, SystemExit: the run was ended by Ctrl-C, or by another signal.
         """
         if is_reading():
             what = 'env.run() while the script is read; expected it under `if __name__ == "__main__":`'
@@ -354,7 +356,7 @@ class Environment:
             duration_us = None if duration is None else parse_duration(duration)
         except ValueError as error:
             raise mistake(caller(__file__), f"duration: {error}") from None
-        # The command line imports everything, so it is imported only when it is needed.
+        # The command line imports everything, so it is imported only when needed.
         command = import_module("replicas.cli.run.run")
         document = self.document()
         make_importable(document.home)
@@ -381,12 +383,12 @@ class Environment:
 
 
 def _mistake(place: Place, message: str) -> ConfigError:
-    """A mistake in the call that is under way."""
+    """Returns the error of a mistake in the current call."""
     return mistake(caller(__file__), f"{show_path(place)}: {message}")
 
 
 def _plain(value: Any) -> Any:
-    """Mappings and sequences as dicts and lists, as YAML has them."""
+    """Converts mappings and sequences to dicts and lists, as in YAML."""
     if isinstance(value, Mapping):
         return {k: _plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
@@ -402,31 +404,31 @@ class Stream:
     name: str
 
     def filter(self, where: str, *, name: str | None = None) -> Stream:
-        """The tuples for which ``where`` is true."""
+        """Selects the tuples for which ``where`` is true."""
         if callable(where):
             what = 'filter takes an expression, such as "price > 100", got a function'
             raise _mistake(("query", name or "filter"), f"{what}; {_OWN}")
         return self.environment.operator(name, "filter", {"from": self.name, "where": where})
 
     def map(self, compute: Mapping[str, Expression], *, keep: bool = False, name: str | None = None) -> Stream:
-        """New attributes from expressions; ``keep`` puts the present ones before them."""
+        """Computes attributes from expressions; ``keep`` puts the present ones before them."""
         if not isinstance(compute, Mapping):
             got = "a function" if callable(compute) else repr(compute)
             what = f'map takes expressions by attribute, such as {{"total": "price * qty"}}, got {got}'
             raise _mistake(("query", name or "map"), f"{what}; {_OWN}")
-        body = {"from": self.name, "compute": dict(compute), **_given(keep=keep or None)}
+        body = {"from": self.name, "compute": dict(compute), **_without_none(keep=keep or None)}
         return self.environment.operator(name, "map", body)
 
     def union(self, *others: Stream | str, name: str | None = None) -> Stream:
-        """This stream and others of the same schema, merged by time."""
+        """Merges this stream and others of the same schema by time."""
         return self.environment.operator(name, "union", [self.name, *_names(others)])
 
     def key_by(self, *keys: str, **expressions: Expression) -> Keyed:
-        """Groups by attributes, and by named expressions."""
+        """Groups tuples by attributes, and by named expressions."""
         return Keyed(self, {**{k: k for k in keys}, **expressions})
 
     def window(self, window: Mapping[str, Any]) -> Windowed:
-        """All tuples of a window in one group."""
+        """Makes windows without groups."""
         return Keyed(self, {}).window(window)
 
     def join(
@@ -443,8 +445,8 @@ class Stream:
         prefix: Sequence[str] | None = None,
         name: str | None = None,
     ) -> Stream:
-        """Pairs of equal keys ``within`` a time interval, or in the same ``window``."""
-        options = _given(
+        """Joins pairs of equal keys ``within`` a time interval, or in the same ``window``."""
+        options = _without_none(
             kind=kind,
             on=_plain(on),
             window=_plain(window),
@@ -466,32 +468,32 @@ class Stream:
         rank_as: str | None = None,
         name: str | None = None,
     ) -> Stream:
-        """The first k among tuples of the same time, which is what window results of one window have."""
+        """Ranks tuples of the same time, such as the results of one window; returns the first k."""
         return _top_k(self, None, k, order_by, list(partition_by), with_ties, rank_as, name)
 
     def process(
         self, path: str, *others: Stream | str, arguments: Mapping[str, Any] | None = None, name: str | None = None
     ) -> Stream:
-        """A user-defined operator, ``module:Class``, over this stream and others."""
-        body = {"class": path, "from": [self.name, *_names(others)], **_given(arguments=_plain(arguments))}
+        """Applies a user-defined operator, ``module:Class``, to this stream and others."""
+        body = {"class": path, "from": [self.name, *_names(others)], **_without_none(arguments=_plain(arguments))}
         return self.environment.operator(name, "custom", body)
 
     def on_error(self, what: str) -> Stream:
-        """What follows when the operator of this stream cannot take or make a row: ``stop`` or ``skip``."""
+        """Sets the reaction to rows on which this stream's operator fails: ``stop`` or ``skip``."""
         self.environment.set_choice(self.name, "on_error", what)
         return self
 
     def rejected(self, *, name: str | None = None) -> Stream:
-        """The rows and results that this operator rejects (``on_error: skip``, ``on_late: reject``)."""
+        """Returns the stream of this operator's rejected rows and results (``on_error: skip``, ``on_late: reject``)."""
         return self.environment.operator(name, "rejected", {"from": self.name})
 
     def on_late(self, what: str) -> Stream:
-        """What becomes of rows that are late for this operator's windows by an attribute: ``count`` or ``reject``."""
+        """Sets the reaction to rows late for this operator's windows by an attribute: ``count`` or ``reject``."""
         self.environment.set_choice(self.name, "on_late", what)
         return self
 
     def output(self, *, bound: str | None = None) -> Stream:
-        """Makes this a stream that clients read; ``bound`` as in :meth:`Environment.outputs`."""
+        """Makes this stream an output; ``bound`` as in :meth:`Environment.outputs`."""
         self.environment.outputs(self, bound=bound)
         return self
 
@@ -504,15 +506,15 @@ class Keyed:
     group_by: Mapping[str, Expression]
 
     def window(self, window: Mapping[str, Any]) -> Windowed:
-        """Windows per group, made by :func:`tumbling`, :func:`sliding` or :func:`count_window`."""
+        """Makes windows per group by :func:`tumbling`, :func:`sliding` or :func:`count_window`."""
         return Windowed(self.stream, self.group_by, window)
 
     def aggregate(self, *_: object, **__: object) -> NoReturn:
-        """Refused: over which window?"""
+        """Refuses: a group needs a window."""
         raise _mistake(("query",), _NO_WINDOW)
 
     def top_k(self, *_: object, **__: object) -> NoReturn:
-        """Refused: over which window?"""
+        """Refuses: a group needs a window."""
         raise _mistake(("query",), _NO_WINDOW)
 
 
@@ -530,8 +532,12 @@ class Windowed:
     over: Mapping[str, Any]
 
     def aggregate(self, name: str | None = None, /, **compute: str) -> Stream:
-        """One tuple per group and window: ``n="count(*)"``, ``total="sum(price)"``."""
-        body = {"from": self.stream.name, "window": dict(self.over), **_given(group_by=dict(self.group_by) or None)}
+        """Makes one tuple per group and window: ``n="count(*)"``, ``total="sum(price)"``."""
+        body = {
+            "from": self.stream.name,
+            "window": dict(self.over),
+            **_without_none(group_by=dict(self.group_by) or None),
+        }
         return self.stream.environment.operator(name, "aggregate", {**body, "compute": compute})
 
     def top_k(
@@ -543,7 +549,7 @@ class Windowed:
         rank_as: str | None = None,
         name: str | None = None,
     ) -> Stream:
-        """The first k of each group in each window; groups are attributes here, not expressions."""
+        """Ranks each group in each window, and returns the first k; groups are attributes here, not expressions."""
         groups = list(self.group_by)
         if any(self.group_by[g] != g for g in groups):
             what = "a top-k ranks by attributes; compute the expression with map first"
@@ -561,7 +567,7 @@ def _top_k(
     rank_as: str | None,
     name: str | None,
 ) -> Stream:
-    options = _given(
+    options = _without_none(
         partition_by=partition_by or None, window=_plain(window), with_ties=with_ties or None, rank_as=rank_as
     )
     body = {"from": stream.name, "k": k, "order_by": _plain(order_by), **options}

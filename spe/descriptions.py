@@ -1,4 +1,4 @@
-"""Names with a description, from which the tables of the documentation are made."""
+"""Names with a description, for the tables of the documentation."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Self
 
 
 class DescribedName(enum.StrEnum):
-    """``MEMBER = "name", "what it means"``.
+    """An enum whose members are written ``MEMBER = "name", "description"``.
 
     Attributes:
-      about: what it means.
+      about: the description.
     """
 
     about: str

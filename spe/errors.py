@@ -1,4 +1,4 @@
-"""Errors that users and peers can cause.  Each says where it happened and what was expected."""
+"""Errors that users and peers can cause.  Each tells the place and what was expected."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class ConfigError(SpeError):
     """A configuration has one or more mistakes; all of them are in ``problems``.
 
     Args:
-      problems: one each, ``file:line: path: what is wrong; what was expected``; a mistake inside an expression is
+      problems: the mistakes, each ``file:line: path: mistake; what was expected``; a mistake inside an expression is
         followed by its line and a caret.
     """
 
@@ -25,7 +25,7 @@ class ConfigError(SpeError):
 
 
 class RunFailed(SpeError):
-    """A run of a cluster is over, and what its clients hold is incomplete or not what it should be."""
+    """A run of a cluster ended with incomplete or wrong results at its clients."""
 
 
 class ExpressionError(SpeError):
@@ -34,8 +34,8 @@ class ExpressionError(SpeError):
     Args:
       text: the whole expression.
       position: 0-based offset of the offending part in ``text``.
-      message: what is wrong.
-      hint: what could be used instead ("" if nothing).
+      message: the mistake.
+      hint: an alternative ("" if none).
     """
 
     def __init__(self, text: str, position: int, message: str, hint: str = "") -> None:
@@ -52,7 +52,7 @@ class QueryError(SpeError):
 
     Args:
       field: path inside the specification, e.g. ``aggregates.total.argument``.
-      message: what is wrong and what was expected.
+      message: the mistake and what was expected.
     """
 
     def __init__(self, field: str, message: str) -> None:
@@ -66,11 +66,11 @@ class ProtocolError(SpeError):
 
 
 class LocalProtocolError(ProtocolError):
-    """We were about to break the rules: a fault in this program."""
+    """We would break the rules: a bug in this program."""
 
 
 class RemoteProtocolError(ProtocolError):
-    """The peer sent what it must not send; its connection is closed, nothing else is affected."""
+    """The peer broke the rules; its connection is closed, nothing else is affected."""
 
 
 class PeerRefused(SpeError):
@@ -78,19 +78,19 @@ class PeerRefused(SpeError):
 
 
 class NotReachable(SpeError):
-    """No process of a cluster answers; says which addresses were tried."""
+    """No process of a cluster answers; the error lists the addresses."""
 
 
 class OtherConfiguration(SpeError):
-    """A version of the directory does not fit the configuration of a process; says in what."""
+    """A version of the directory does not fit the configuration of a process; the error has the reason."""
 
 
 class OtherOrigin(SpeError):
-    """A producer's rows are not those that a consumer has read: a source's log is another one, or ends before."""
+    """A producer's rows differ from those that a consumer has read: a source's log is another one, or ends earlier."""
 
 
 class LinkClosed(SpeError):
-    """We hung up."""
+    """We closed the connection."""
 
 
 class LinkBroken(SpeError):
@@ -98,31 +98,31 @@ class LinkBroken(SpeError):
 
 
 class PeerBusy(LinkBroken):
-    """The peer has no place for one more connection of ours now."""
+    """The peer accepts no further connection of ours now."""
 
 
 class PortInUse(SpeError):
-    """An address cannot be listened on: taken by another process, nearly always.  Says which and why."""
+    """We cannot listen on an address, usually because another process does; the error has address and reason."""
 
 
 class LogError(SpeError):
-    """A durable log cannot be used; says which segment, which offset, and why."""
+    """A durable log cannot be used; the error has segment, offset, and reason."""
 
 
 class LogCorrupt(LogError):
-    """A log holds a damaged record, or is shorter than what was acknowledged.  Never cut silently."""
+    """A log has a damaged record, or lacks acknowledged ones.  Such a log is never cut silently."""
 
 
 class LogFull(LogError):
-    """The disk refused a write, which was taken back.  What is there can be read and synced; try again later."""
+    """The disk refused a write, which was undone.  The log can be read and synced; try again later."""
 
 
 class ServerAway(SpeError):
-    """A server outside of the cluster does not answer, or lost a connection; says which and why.  Tried again later."""
+    """A server outside of the cluster does not answer, or lost a connection.  Try again later."""
 
 
 class OperatorFailed(SpeError):
-    """A user-defined operator or aggregate raised.  Names the operator and the slice it was working on."""
+    """A user-defined operator or aggregate raised; the error names the operator and the slice."""
 
     def __init__(self, operator: str, slice_text: str, cause: BaseException) -> None:
         super().__init__(f"operator {operator!r} raised on {slice_text}: {type(cause).__name__}: {cause}")
@@ -130,7 +130,7 @@ class OperatorFailed(SpeError):
         self.slice_text = slice_text
 
     def where(self) -> str:
-        """The user's own frames, outermost first, a line each: ``FILE:LINE in step: code``.  "" where none is known."""
+        """Lists the user's frames, outermost first, a line each: ``FILE:LINE in step: code``; "" if there is none."""
         ours = Path(__file__).resolve().parents[1]
         folders = tuple(str(ours / name) for name in ("spe", "operators", "replicas", "consistency"))
         cause, shown = self.__cause__, list[traceback.FrameSummary]()
@@ -144,7 +144,7 @@ class OperatorFailed(SpeError):
 
 
 class blaming:
-    """What is raised inside becomes an :class:`OperatorFailed`.  Entered at each slice: a generator costs more."""
+    """Turns exceptions into :class:`OperatorFailed`.  A class, since a generator costs more per slice."""
 
     __slots__ = ("_operator", "_slice_text")
 
@@ -156,14 +156,16 @@ class blaming:
         pass
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if isinstance(error, Exception) and not isinstance(error, OperatorFailed):  # which names the operator already
+        if isinstance(error, Exception) and not isinstance(
+            error, OperatorFailed
+        ):  # OperatorFailed already names the operator
             raise OperatorFailed(self._operator, self._slice_text, error) from error
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:
-    """The errors in a group, and in the groups in it; an error itself."""
+    """Yields the errors in a group, and in nested groups; or the error itself."""
     if isinstance(error, BaseExceptionGroup):
-        for one in error.exceptions:
-            yield from leaves(one)
+        for inner in error.exceptions:
+            yield from leaves(inner)
     else:
         yield error

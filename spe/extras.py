@@ -1,4 +1,4 @@
-"""Optional dependencies that a configuration asks for."""
+"""Optional dependencies that a configuration needs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 
-#: Modules that show whether an extra is installed, of those that a configuration can ask for.
+#: Modules of each extra that a configuration can need; they show whether it is installed.
 MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     "avro": ("fastavro",),
     "delta": ("deltalake", "pyarrow"),
@@ -18,12 +18,12 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     "parquet": ("pyarrow",),
     "postgres": ("psycopg",),
 }
-#: The extra of a kind of connector or a file format, where that has another name.
+#: Extras of connectors and file formats with other names.
 _OTHER: Final = {"sse": "http", "arrow": "parquet"}
 
 
 def missing_extras(plan: Plan, directory: Directory) -> list[str]:
-    """A line for each part of a configuration that needs an extra which is not installed here."""
+    """Returns a line for each part of a configuration that needs an extra that is not installed here."""
     used = [(f"sources.{n}.from", s.reader.get(key)) for n, s in plan.sources.items() for key in ("kind", "format")]
     used += [(f"sources.{n}", sink["kind"]) for n, s in plan.sources.items() for sink in (s.late, s.rejected) if sink]
     used += [(f"clients.{n}.sinks", sink["kind"]) for n, c in directory.clients.items() for sink in c.sinks]

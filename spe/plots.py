@@ -1,4 +1,4 @@
-"""Plots of a few points: bars in a terminal, panels of lines and points in SVG.  Pure, and without a library."""
+"""Plots of a few points: bars in a terminal, panels of lines and points in SVG.  Pure, without a library."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Final, NamedTuple
 
 _BLOCKS: Final = " ▏▎▍▌▋▊▉"
 _WIDTH: Final = 12
-#: Of a panel in a file, and the room around its lines.
+#: Size of a panel in a file, and margins around its lines.
 _PANEL: Final = (420, 260)
 _MARGIN: Final = (60, 40, 16, 40)  # left, top, right, bottom
-#: Panels beside each other, at most.
+#: Most panels side by side.
 _ABREAST: Final = 4
-#: Room that a number on the x axis takes.
+#: Width of a number on the x axis.
 _LABEL: Final = 22
-#: Of a labelled point: its letter fits inside.
+#: Radius of a labelled point: its letter fits inside.
 _RADIUS: Final = 11
 
 
@@ -26,11 +26,11 @@ def _number(value: float) -> str:
 
 
 class Colours(NamedTuple):
-    """What a panel is drawn with.
+    """Colours of a panel.
 
     Attributes:
-      lines: one after the other; labelled points have the first.
-      paper: of the letters inside these.
+      lines: colours of lines, in order; labelled points have the first.
+      paper: colour of the letters inside points.
     """
 
     ink: str
@@ -40,7 +40,7 @@ class Colours(NamedTuple):
     lines: Sequence[str]
 
 
-#: The lines' can be told apart by the colour-blind as well (Okabe and Ito).
+#: The colours of lines are distinct for the colour-blind, too (Okabe and Ito).
 IN_FILES: Final = Colours(
     "black", "black", "#e4e4e4", "white", ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 )
@@ -48,11 +48,11 @@ IN_FILES: Final = Colours(
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a plot.
+    """A line of a plot.
 
     Attributes:
-      ys: what was found at each x of the panel; None: nothing.
-      name: for the legend; "" needs none.
+      ys: value at each x of the panel; None: no value.
+      name: name in the legend; "" for none.
       dashed: a limit or an expectation, in the colour of the line before it.
     """
 
@@ -62,11 +62,11 @@ class Line:
 
 
 class LabelledPoint(NamedTuple):
-    """A point that stands for itself.
+    """A single point with a letter.
 
     Attributes:
-      letter: inside it.
-      tip: what is shown where the pointer rests on it.
+      letter: letter inside the point.
+      tip: tooltip.
     """
 
     x: float
@@ -77,12 +77,12 @@ class LabelledPoint(NamedTuple):
 
 @dataclass(frozen=True)
 class Panel:
-    """One plot.
+    """A plot.
 
     Attributes:
-      xs: where the lines have points, ascending; these are labelled.  Where there are none, round numbers are.
-      across: what is on the x axis.
-      x_text, y_text: numbers as they are shown.
+      xs: x values of the lines, ascending, which label the axis; if empty, round numbers do.
+      across: title of the x axis.
+      x_text, y_text: format numbers.
     """
 
     title: str
@@ -95,18 +95,18 @@ class Panel:
 
 
 def bars(values: Sequence[float]) -> list[str]:
-    """A bar for each value, the longest for the largest, all equally wide."""
+    """Draws a bar for each value, relative to the largest; all texts have the same width."""
     largest = max(values, default=0) or 1
-    found = []
+    texts = []
     for value in values:
         eighths = round(value / largest * _WIDTH * 8)
         text = "█" * (eighths // 8) + _BLOCKS[eighths % 8].strip()
-        found.append(f"{text:<{_WIDTH}}")
-    return found
+        texts.append(f"{text:<{_WIDTH}}")
+    return texts
 
 
 def ticks(most: float) -> list[float]:
-    """Round numbers above 0 up to ``most``, about five of them."""
+    """Returns about five round numbers above 0 up to ``most``."""
     rough = most / 5
     unit = 10 ** math.floor(math.log10(rough))
     step = next(n * unit for n in (1, 2, 5, 10) if n * unit >= rough)
@@ -114,7 +114,7 @@ def ticks(most: float) -> list[float]:
 
 
 def element(name: str, content: str = "", /, **attributes: str | float) -> str:
-    """An element of SVG; ``content`` is SVG too.  Names of attributes have _ for -; numbers get one decimal."""
+    """Makes an SVG element; ``content`` is SVG too.  Names of attributes have _ for -; numbers get one decimal."""
     parts = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(value if isinstance(value, str) else f"{value:.1f}")}"'
         for key, value in attributes.items()
@@ -123,12 +123,12 @@ def element(name: str, content: str = "", /, **attributes: str | float) -> str:
 
 
 def polyline(points: Iterable[tuple[float, float]], **attributes: str | float) -> str:
-    """A line through points, in the units of the drawing."""
+    """Draws a line through points, in the units of the drawing."""
     return element("polyline", points=" ".join(f"{x:.1f},{y:.1f}" for x, y in points), **attributes)
 
 
 def svg(panels: Sequence[Panel]) -> str:
-    """The panels side by side, as the text of an SVG file; more than four in rows below each other."""
+    """Returns an SVG file with the panels side by side, in rows of four."""
     width, height = _PANEL
     drawn = [
         element("g", draw(panel, _PANEL), transform=f"translate({at % _ABREAST * width},{at // _ABREAST * height})")
@@ -143,13 +143,13 @@ def svg(panels: Sequence[Panel]) -> str:
 
 
 def draw(panel: Panel, size: tuple[int, int], colours: Colours = IN_FILES) -> str:
-    """The elements of one panel that is ``size`` wide and high."""
+    """Returns the elements of a panel of this size."""
     drawing = _Drawing(panel, size, colours)
     return "".join([*drawing.legend(), *drawing.axes(), *drawing.lines(), *drawing.points()])
 
 
 class _Drawing:
-    """One panel: where things go, and their elements."""
+    """Places and draws the elements of a panel."""
 
     def __init__(self, panel: Panel, size: tuple[int, int], colours: Colours) -> None:
         self._panel = panel
@@ -159,15 +159,15 @@ class _Drawing:
         ys = [y for line in panel.lines for y in line.ys if y is not None]
         self._x_most = max([*panel.xs, *(p.x * 1.1 for p in panel.points)], default=0.0) or 1.0
         self._y_most = max([*ys, *(p.y * 1.1 for p in panel.points)], default=0.0) or 1.0
-        found, drawn = [], -1
+        coloured, drawn = [], -1
         for line in panel.lines:
             drawn += not line.dashed or drawn < 0
-            found.append((line, colours.lines[drawn % len(colours.lines)]))
-        #: A dashed one has the colour of the line before it.
-        self._coloured = found
+            coloured.append((line, colours.lines[drawn % len(colours.lines)]))
+        #: Lines with their colours; a dashed one has the colour of the line before it.
+        self._coloured = coloured
 
     def axes(self) -> list[str]:
-        """Both axes, with their numbers and the grid."""
+        """Draws both axes, with their numbers and the grid."""
         panel, left, right, top, bottom = self._panel, self._left, self._right, self._top, self._bottom
         parts = [self._text(left - 6, bottom, "end", "0")]
         for value in ticks(self._y_most):
@@ -177,7 +177,7 @@ class _Drawing:
         if not panel.xs:
             parts += [self._grid(self._x(value), self._x(value), top, bottom) for value in ticks(self._x_most)]
         shown: list[float] = []
-        for value in panel.xs or ticks(self._x_most):  # as many as there is room for
+        for value in panel.xs or ticks(self._x_most):  # as many as fit
             if not shown or self._x(value) - self._x(shown[-1]) >= _LABEL:
                 shown.append(value)
                 parts.append(self._text(self._x(value), bottom + 14, "middle", panel.x_text(value)))
@@ -197,14 +197,14 @@ class _Drawing:
     def points(self) -> list[str]:
         parts = []
         inside = {"text_anchor": "middle", "font_weight": "600", "pointer_events": "none"}
-        for one in self._panel.points:
-            x, y, tip = self._x(one.x), self._y(one.y), element("title", escape(one.tip))
+        for point in self._panel.points:
+            x, y, tip = self._x(point.x), self._y(point.y), element("title", escape(point.tip))
             parts.append(element("circle", tip, cx=x, cy=y, r=_RADIUS, fill=self._colours.lines[0]))
-            parts.append(element("text", escape(one.letter), x=x, y=y + 4.5, fill=self._colours.paper, **inside))
+            parts.append(element("text", escape(point.letter), x=x, y=y + 4.5, fill=self._colours.paper, **inside))
         return parts
 
     def legend(self) -> list[str]:
-        """The title, and the names of the lines in their colours, one behind the other."""
+        """Draws the title, and the names of the lines in their colours."""
         spans = [
             element("tspan", f"{escape(line.name)}{' (dashed)' if line.dashed else ''}  ", fill=colour).rstrip()
             for line, colour in self._coloured
@@ -220,8 +220,8 @@ class _Drawing:
     def _y(self, value: float) -> float:
         return self._bottom - value / self._y_most * (self._bottom - self._top)
 
-    def _text(self, x: float, y: float, anchor: str, said: str) -> str:
-        return element("text", escape(said), x=x, y=y, text_anchor=anchor, fill=self._colours.ink)
+    def _text(self, x: float, y: float, anchor: str, content: str) -> str:
+        return element("text", escape(content), x=x, y=y, text_anchor=anchor, fill=self._colours.ink)
 
     def _grid(self, x1: float, x2: float, y1: float, y2: float) -> str:
         return element("line", x1=x1, x2=x2, y1=y1, y2=y2, stroke=self._colours.grid)

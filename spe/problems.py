@@ -10,18 +10,18 @@ from typing import Final, NamedTuple
 
 from spe.errors import ConfigError
 
-#: Where in a configuration: keys and list positions from the root.
+#: A place in a configuration: keys and list positions from the root.
 Path = tuple[str | int, ...]
 
 
 class Problem(NamedTuple):
-    """One mistake.
+    """A mistake.
 
     Attributes:
-      path: what is wrong there.
-      message: what is wrong; what was expected.
-      text, offset: the piece of SQL (as it stands in the configuration) and the 0-based place in it; "" where the
-        mistake is not in an expression.
+      path: the place.
+      message: the mistake; what was expected.
+      text, offset: the piece of SQL (as in the configuration) and the 0-based place in it; "" if the mistake is not
+        in an expression.
     """
 
     path: Path
@@ -46,7 +46,7 @@ class Problems:
 
 
 def show_path(path: Iterable[str | int]) -> str:
-    """``sources.orders.schema``, ``fragments.f.replicas[0][1]``."""
+    """Formats a path: ``sources.orders.schema``, ``fragments.f.replicas[0][1]``."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
@@ -54,12 +54,12 @@ def show_path(path: Iterable[str | int]) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`` (did you mean 'x'?)``, or "" where nothing is near."""
+    """Returns `` (did you mean 'x'?)``, or "" without a similar name."""
     near = difflib.get_close_matches(name, [str(k) for k in known], n=1, cutoff=0.6)
     return f" (did you mean {near[0]!r}?)" if near else ""
 
 
-#: Keys of other stream processors, and the key that means the same here.
+#: Keys of other stream processors, and the equivalent keys here.
 _OTHER_WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "parallelism": ("partitions",),
     "key_by": ("key", "group_by", "partition_by"),
@@ -71,7 +71,7 @@ _OTHER_WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "hop": ("sliding",),
     "tumble": ("tumbling",),
 }
-#: How late a row may be is said by the source: replicas, sinks and proofs rely on stable windows that never change.
+#: The source limits the lateness of rows: replicas, sinks and proofs rely on stable windows that never change.
 _LATENESS: Final = (
     " (a stable window never changes, so no late row can be added to it: raise disorder of the source, or repair "
     "windows from its late sink, as docs/explanation/live.md shows)"
@@ -84,7 +84,7 @@ _INSTEAD: Final[Mapping[str, str]] = {
 
 
 def instead_of(name: str, known: Collection[str]) -> str:
-    """What to write instead of a key that is unknown here: a known one that other systems call so, or that is near."""
+    """Advice for an unknown key: the equivalent of another system's key, or a similar name."""
     word = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().replace("keyby", "key_by")
     if here := [k for k in _OTHER_WORDS.get(word, ()) if k in known]:
         return f" (that is {here[0]!r} here)"
@@ -92,14 +92,14 @@ def instead_of(name: str, known: Collection[str]) -> str:
 
 
 def check_known(kind: str, name: str, known: Iterable[object]) -> None:
-    """Raises ConfigError where there is no node, source or client of this name."""
+    """Raises ConfigError if there is no node, source or client of this name."""
     names = [str(k) for k in known]
     if name not in names:
         raise ConfigError([f"no {kind} {name!r}{did_you_mean(name, names)}; expected {one_of(names)}"])
 
 
 def one_of(names: Sequence[str], limit: int = 12) -> str:
-    """``one of: a, b, c``, cut short where there are many."""
+    """Formats ``one of: a, b, c``, cut after ``limit`` names."""
     if not names:
         return "nothing: there are none"
     return f"one of: {', '.join(names[:limit])}{', …' if len(names) > limit else ''}"

@@ -1,10 +1,10 @@
-"""What a process says of itself: to ``spe status``, the live view, and whoever reads the JSON of both.
+"""Status of a process, for ``spe status``, the live view, and readers of their JSON.
 
-There is a class for each kind of process, and ``kind`` tells them apart.  On the wire and as JSON a status is a map
-with the names of the fields; docs/reference/status.md is made of the docstrings here.
+There is a class for each kind of process, distinguished by ``kind``.  On the wire and as JSON a status is a map with
+the names of the fields; docs/reference/status.md is generated from the docstrings here.
 
-What a peer sends is checked field by field.  A field that is missing or of another type is an error.  One that is not
-declared here is left out: a later version may say more to an earlier one without a new version of the protocol.
+A received status is checked field by field.  A missing field, or one of another type, is an error.  An undeclared field
+is ignored: a later version may add fields without a new version of the protocol.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ def _state(value: object) -> NodeState:
     raise ValueError(f"expected one of {', '.join(NodeState.__members__)}")
 
 
-#: By its name.
+#: A state, by its name.
 State: TypeAlias = Annotated[NodeState, PlainValidator(_state), PlainSerializer(lambda state: state.name, str)]
 Number: TypeAlias = Annotated[float, Field(strict=True, allow_inf_nan=False)]
-#: The first bad entry is enough: a peer may send thousands of them.
+#: Validation stops at the first bad entry: a peer may send thousands.
 Many: TypeAlias = Annotated[tuple[T, ...], FailFast()]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderOfOtherLog:
-    """A consumer that is not served, because it has read another log (rule S6).
+    """A consumer that is refused because it has read another log than that of this process (rule S6).
 
     Attributes:
       reader: its name.
-      count: how often it has asked.
-      why: how the logs differ.
+      count: number of its requests.
+      why: difference of the logs.
     """
 
     reader: Text
@@ -55,12 +55,12 @@ class ReaderOfOtherLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerStatus:
-    """Who is connected to a process.
+    """Connections to a process.
 
     Attributes:
-      connections: connections of each peer that has any now.
+      connections: number of connections of each connected peer.
       sent_away: connections closed to make room for newer ones of the same peer.
-      other_logs: the latest 64 consumers that have read another log.
+      other_logs: consumers refused because they have read another log, the latest 64.
     """
 
     connections: Mapping[Text, Integer]
@@ -73,10 +73,10 @@ class HistogramStatus:
     """Counts of values between bounds.
 
     Attributes:
-      bounds: upper ones, ascending.
-      counts: values in each interval, the last one above all bounds.
-      sum: of all values.
-      largest: of all values; 0 where there is none.
+      bounds: upper bounds, ascending.
+      counts: number of values in each interval; the last interval is above all bounds.
+      sum: sum of all values.
+      largest: largest value; 0 if there is none.
     """
 
     bounds: Many[Number]
@@ -87,10 +87,10 @@ class HistogramStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryStatus:
-    """Version of the directory that a process goes by (docs/internals/directory.md).
+    """Version of a process's directory (docs/internals/directory.md).
 
     Attributes:
-      epoch: of the coordinator that issued it; 0 where the configuration is all there is.
+      epoch: epoch of the coordinator that issued it; 0 for the configuration.
       number: grows with each version.
     """
 
@@ -103,9 +103,9 @@ class CertificateStatus:
     """The certificate that new connections of a process use.
 
     Attributes:
-      expires_us: when it expires.
-      ca_expires_us: when the first certificate of the CA does.
-      refused: why the files of a new one are not used; "" where there are none.
+      expires_us: time of its expiry.
+      ca_expires_us: first expiry of a certificate of the CA.
+      refused: reason why the files of a new one are not used; "" if there are none.
     """
 
     expires_us: Integer
@@ -115,18 +115,18 @@ class CertificateStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommonStatus:
-    """What every process says of itself.
+    """Fields of the status of every process.
 
     Attributes:
-      kind: of the process.
+      kind: kind of the process.
       name: node id, `source:NAME`, `client:NAME`, `coordinator` or `supervisor`.
       incarnation: grows with each start of the process.
-      server: who is connected; null if the process was not asked over a connection.
-      directory: who runs what, as the process knows it; null as with `server`.
-      disk_full: what cannot be written for lack of room, and the disk's error.
+      server: connections to it; null if the status was not requested over a connection.
+      directory: version of its directory; null as with `server`.
+      disk_full: what it cannot write for lack of room, and the disk's error.
       certificate: null without TLS.
-      away: servers outside the cluster that do not answer the source or client, and why.
-      unreachable: processes that do not answer heartbeats, and why.
+      away: servers outside the cluster that do not answer the source or client, and the reason.
+      unreachable: processes that do not answer heartbeats, and the reason.
     """
 
     kind: str
@@ -141,7 +141,7 @@ class CommonStatus:
 
     @property
     def waits_for(self) -> Mapping[str, str]:
-        """Of ``away``: those without which the process does not go on."""
+        """Servers in ``away`` without which the process cannot continue."""
         return self.away
 
 
@@ -154,12 +154,12 @@ class InputStatus:
 
     Attributes:
       channel: stream and partition.
-      main: producer that it is read from; null: nobody.
-      corrections: producer that corrections are read from beside it; null: nobody.
+      main: producer that it is read from; null: none.
+      corrections: second producer, for corrections; null: none.
       position: id of the last stable tuple held.
       frontier: largest stable boundary.
-      switches: choices of `main`, the first included.
-      other_logs: producers that do not continue what was read, and why.
+      switches: number of changes of `main`, the first choice included.
+      other_logs: producers that are not read because they have another log, and the reason.
     """
 
     channel: Text
@@ -173,14 +173,14 @@ class InputStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadStatus:
-    """What a replica needed over 10 s in which it was STABLE, or the mean of several such times (rule L1).
+    """Load of a replica over 10 s in which it was STABLE, or the mean of several such samples (rule L1).
 
     Attributes:
       cpu: share of one core.
-      memory_bytes: of its state, and of what waits in its inputs and outputs.
-      network_bytes: per second, in and out.
-      rows: per second that came in.
-      state_bytes: of a snapshot, about.
+      memory_bytes: memory of its state and of its input and output buffers.
+      network_bytes: bytes per second, in and out.
+      rows: input rows per second.
+      state_bytes: approximate size of a snapshot.
     """
 
     cpu: Number
@@ -192,25 +192,25 @@ class LoadStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogStatus:
-    """The checkpoint log of a replica (rule G7): what a restart would take, and what that costs.
+    """The checkpoint log of a replica (rule G7): its expected recovery time, and its costs.
 
-    Times to recover are without the start of the process.
+    Recovery times do not include the start of the process.
 
     Attributes:
-      recovery_us: expected if the replica began again now.
-      least_us: the shortest that its share of the time allows for what it has now.
-      recovered_us: how long the last one took; null where there was none since the process began.
-      expected_us: what had been expected of that one; null as before.
-      records: to load (q); a slice counts as 20.
-      rows: to replay (u).
+      recovery_us: expected recovery time if the replica restarted now.
+      least_us: shortest recovery time that its share of the time allows for its present state.
+      recovered_us: duration of the last recovery; null if there was none.
+      expected_us: expected duration of that recovery; null as before.
+      records: records to load (q); a slice counts as 20.
+      rows: rows to replay (u).
       live: pieces of state with a record.
-      load_us: per record; assumed until it is measured.
-      replay_us: per row, likewise.
-      write_us: per record that is rewritten, likewise.
-      written_bytes: written, in one copy.
-      rewritten_bytes: how many of these were rewritten.
-      kept_bytes: on disk now, in one copy.
-      trouble: why a copy is not written, or the log not opened; "" where both are.
+      load_us: time per record to load; assumed until measured.
+      replay_us: time per row to replay, likewise.
+      write_us: time per rewritten record, likewise.
+      written_bytes: bytes written, in one copy.
+      rewritten_bytes: part of these that was rewritten.
+      kept_bytes: bytes on disk now, in one copy.
+      trouble: reason why a copy is not written, or the log not opened; "" if there is none.
     """
 
     recovery_us: Integer
@@ -234,36 +234,36 @@ class ReplicaStatus:
     """A replica that a node runs.
 
     Attributes:
-      unit: that it is a replica of.
+      unit: its unit.
       partition: number of the key partition, from 0.
-      state: of all of its outputs.
-      fresh: while STABILIZATION, new tentative results go on as well.
-      installed: it has the state that it goes on from.
-      missing: inputs that lack what recovery needs.
+      state: state of all of its outputs.
+      fresh: in STABILIZATION, it also makes new tentative results.
+      installed: it has its initial state.
+      missing: inputs that lack tuples that recovery needs.
       differs: outputs whose stable tuples differ from a partner's, and operators that may be the cause.
       skew: inputs that lag others in tuple time.
       stable: stable tuples made, all outputs together.
       tentative: tentative tuples made.
-      suffix_bytes: tentative elements held for consumers.
+      suffix_bytes: bytes of tentative elements kept for consumers.
       frontier: largest stable boundary of the first output.
-      tentative_frontier: the same of tentative boundaries.
+      tentative_frontier: the same for tentative boundaries.
       reconciliations: corrections that ended.
-      redone_rows: stable input tuples that corrections took in.
-      rebuilt_rows: input tuples processed again before that, to rebuild a state (`reconcile: undo`).
+      redone_rows: stable input tuples processed by corrections.
+      rebuilt_rows: input tuples reprocessed before corrections to rebuild a state (`reconcile: undo`).
       largest_slice: input tuples in the largest step.
-      inputs: of the replica.
+      inputs: its inputs.
       fill: share of the fullest output buffer in use; 1 is full.
-      held_bytes: stable input in memory that waits for another input, or for a correction.
+      held_bytes: bytes of stable input in memory that waits for another input, or for a correction.
       counters: counters of operators, as `operator.counter`; empty also if an operator failed to give them.
-      error: why the replica has stopped; null while it runs.
-      load: the latest; null before the first.
-      load_age_us: how long ago that was measured.
+      error: reason why the replica has stopped; null while it runs.
+      load: latest load; null before the first sample.
+      load_age_us: age of that sample.
       log: its checkpoint log; null while it writes none.
-      x_us: its share of the X of the node; null where the node does not tell.
-      waiting_us: how long the next bucket has waited for its inputs; 0 where none waits.
+      x_us: its share of the node's X; null if unknown.
+      waiting_us: time that the next bucket has waited for its inputs; 0 if none waits.
       x_used: waits of first buckets before their release; 1 is `x_us`.
-      partners: state of the partition's other replicas; null if one does not answer, or does not run it.
-      asks: it asks a partner for leave to correct.
+      partners: states of the other replicas of the partition; null if one does not answer, or does not run it.
+      asks: its input is complete again, and it requests a partner's permission to correct.
     """
 
     unit: Text
@@ -300,15 +300,15 @@ class ReplicaStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandbyStatus:
-    """A partition that a node stands by for.
+    """A standby of a partition on a node.
 
     Attributes:
-      unit: of the partition.
+      unit: unit of the partition.
       partition: its number, from 0.
-      checkpoints: taken, the one found on disk counted.
-      trouble: why the last one could not be taken; "" where it could.
-      positions: id that the newest checkpoint holds of each input, by channel.
-      makers: nodes that could give one now.
+      checkpoints: checkpoints received, the one on disk at the start included.
+      trouble: reason why the last one failed; "" if it succeeded.
+      positions: id of each input, by channel, up to which the newest checkpoint extends.
+      makers: nodes that could send a checkpoint now.
     """
 
     unit: Text
@@ -321,14 +321,14 @@ class StandbyStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpillStatus:
-    """What a node keeps on disk for lack of memory.
+    """Spill files of a node, for data that exceeds its memory limits.
 
     Attributes:
-      used: bytes on disk, or on their way there.
+      used: bytes on disk, or waiting to be written.
       written: pieces written.
-      read: pieces read again.
-      refused: how often there was no room, or the disk refused a write.
-      damaged: pieces that could not be read again.
+      read: pieces read back.
+      refused: number of refusals for lack of room, or by the disk.
+      damaged: pieces that could not be read back.
     """
 
     used: Integer
@@ -340,11 +340,11 @@ class SpillStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingsStatus:
-    """What a node goes by now; `spe set` changes it.
+    """Current settings of a node; `spe set` changes them.
 
     Attributes:
       x_us: X of the node.
-      alpha: the share of X that is spent waiting.
+      alpha: share of X that may be spent waiting.
       during_failure: policy for new tuples, `process`, `delay` or `suspend`.
       during_stabilization: the same while a replica corrects.
     """
@@ -360,10 +360,10 @@ class NodeStatus(CommonStatus):
     """A node.
 
     Attributes:
-      settings: null where the node does not tell.
-      spill: null where the node spills nothing.
-      replicas: that run on it.
-      standbys: partitions that it stands by for, and does not run.
+      settings: its settings; null if unknown.
+      spill: its spill files; null if the node does not spill.
+      replicas: replicas that it runs.
+      standbys: partitions that it is a standby for, and does not run.
     """
 
     kind: Literal["node"] = "node"
@@ -378,12 +378,12 @@ class NodeStatus(CommonStatus):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HolderStatus:
-    """Who needs what `retain` would delete.
+    """A holder of log segments that `retain` would delete.
 
     Attributes:
       holder: a replica, standby or client, `spe report --follow`, or a partition whose state is in memory only.
-      since_us: wall time since which it does; since the process began, at the longest.
-      bytes: how much.
+      since_us: wall time since which it needs them; not before the start of the process.
+      bytes: size of these segments.
     """
 
     holder: Text
@@ -393,13 +393,13 @@ class HolderStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordingStatus:
-    """What a client has recorded, where `retain` says how long it is kept.
+    """The recording of a client with `retain`.
 
     Attributes:
-      bytes: on the disk.
-      deleted_bytes: so far.
-      held: who needs what is due for deletion, the most first.
-      archive: why what is due cannot be copied or deleted; "" where it can.
+      bytes: bytes on disk.
+      deleted_bytes: bytes deleted so far.
+      held: holders of segments that are due, the largest first.
+      archive: reason why segments that are due cannot be copied or deleted; "" if they can.
     """
 
     bytes: Integer
@@ -413,24 +413,24 @@ class RecordingStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceLogStatus:
-    """What a source has taken in.
+    """The log of a source.
 
     Attributes:
-      identity: of the log; another one means another history (rule S6).
+      identity: identity of the log; another one means another history (rule S6).
       last_id: tuples logged.
       frontier: largest boundary published.
-      ended: the input is over.
-      note: why the first tuple may take long; "" if nothing is to say.
-      fault: why nothing more is taken in; null while all is well.
-      malformed: rows that do not fit the schema.
-      refused_ahead: rows too far in the future.
+      ended: the input has ended.
+      note: hint for users who wait for the first tuple; "" if there is none.
+      fault: reason why the source takes no more rows; null if it does.
+      malformed: rows left out because they do not fit the schema.
+      refused_ahead: rows refused because their times are too far in the future.
       late: tuples stamped later than their event time.
-      late_by_us: disorder that would have sufficed for these; 0 if none was late.
+      late_by_us: disorder that would have been enough for all of these; 0 if none was late.
       first_id: id of the first tuple in the log.
-      first_us: the log is whole from this tuple time on; null if nothing was deleted.
-      bytes: of the log.
-      held: who needs what is due for deletion, the most first.
-      archive: why what is due cannot be copied or deleted; "" where it can.
+      first_us: the log is complete from this tuple time on; null if nothing was deleted.
+      bytes: size of the log.
+      held: holders of segments that are due, the largest first.
+      archive: reason why segments that are due cannot be copied or deleted; "" if they can.
     """
 
     identity: Text
@@ -455,7 +455,7 @@ class SourceStatus(CommonStatus):
     """A source.
 
     Attributes:
-      log: null until the log is open.
+      log: its log; null until the log is open.
     """
 
     kind: Literal["source"] = "source"
@@ -463,7 +463,7 @@ class SourceStatus(CommonStatus):
 
     @property
     def waits_for(self) -> Mapping[str, str]:
-        """Not the sinks of late and rejected rows, for which the log is kept."""
+        """Servers in ``away`` except those of sinks for late and rejected rows, for which the log is kept."""
         return {what: why for what, why in self.away.items() if what == "reader"}
 
 
@@ -472,26 +472,26 @@ class SourceStatus(CommonStatus):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelStatus:
-    """What a client has received of one channel since its process began.
+    """A channel of a client since the start of its process.
 
     Attributes:
       channel: stream and partition.
-      producer: replica that it is read from; null: nobody.
+      producer: replica that it is read from; null: none.
       stable: stable tuples received.
       tentative: tentative tuples received.
-      undone: tentative tuples taken back.
-      switches: arrivals from another producer than before.
+      undone: tentative tuples that were undone.
+      switches: number of changes of the producer between two arrivals.
       position: id of the last stable tuple.
       frontier: largest stable boundary.
-      held: it holds tentative tuples.
-      delay_us: Delay_new of the latest new tuples; null where it is not known.
-      delay_max_us: the longest of them.
-      gap_max_us: longest time between two arrivals, or since the last one.
-      stable_gap_max_us: the same of stable arrivals.
+      held: the client holds tentative tuples that are not undone.
+      delay_us: Delay_new of the latest new tuples; null if unknown.
+      delay_max_us: largest delay.
+      gap_max_us: longest time between two arrivals, the present silence included.
+      stable_gap_max_us: the same for stable arrivals.
       last_arrival_us: wall time of the latest arrival; null before the first.
-      ended: the stream is over.
-      bound_us: sum of X along the slowest path to the output; null where the client does not tell.
-      x_used: delays of new tuples, 1 is `bound_us`; null if unknown.
+      ended: the stream has ended.
+      bound_us: sum of X along the slowest path to the output; null if unknown.
+      x_used: delays of new tuples; 1 is `bound_us`; null if unknown.
     """
 
     channel: Text
@@ -519,10 +519,10 @@ class SwitchStatus:
 
     Attributes:
       channel: stream and partition.
-      before: producer that was read.
-      after: producer that is read instead.
-      silence_us: from the last arrival of the one to the first of the other.
-      at_us: wall time of the latter.
+      before: previous producer.
+      after: new producer.
+      silence_us: time from the last arrival of the previous to the first of the new producer.
+      at_us: wall time of that first arrival.
     """
 
     channel: Text
@@ -537,8 +537,8 @@ class ResultStatus:
     """A row of an output, as a client has received it.
 
     Attributes:
-      tentative: it will be undone.
-      values: texts, each cut to 40 characters.
+      tentative: the row is tentative, and will be undone.
+      values: values as texts, each cut to 40 characters.
     """
 
     tentative: Flag
@@ -547,12 +547,12 @@ class ResultStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewestStatus:
-    """The last rows of an output, for people; sinks and `spe client` have all of them.
+    """The last rows of an output, for display; sinks and `spe client` have all rows.
 
     Attributes:
       stream: name of the output.
       columns: its first 12 attributes.
-      rows: the last 5 that were received, less those that were undone.
+      rows: the last 5 received rows, without undone ones.
     """
 
     stream: Text
@@ -562,13 +562,13 @@ class NewestStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientStatus(CommonStatus):
-    """A client of a run; others answer nobody.
+    """A client of a run; external clients have no status.
 
     Attributes:
-      channels: that it reads.
-      switches: the latest 100.
-      recording: null where it is kept for ever, or there is none.
-      newest: rows of its first 8 outputs.
+      channels: channels that it reads.
+      switches: the latest 100 switches.
+      recording: its recording; null if it is kept for ever, or there is none.
+      newest: newest rows of its first 8 outputs.
     """
 
     kind: Literal["client"] = "client"
@@ -578,7 +578,7 @@ class ClientStatus(CommonStatus):
     newest: Many[NewestStatus] = ()
 
 
-# -- the coordinator, and who looks after a run --------------------------------------------------------------------
+# -- the coordinator, and the supervisor of a run ------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -589,8 +589,8 @@ class PartitionStatus:
       partition: its name.
       running: state of each replica that answers, by node.
       placed: nodes that always run it.
-      standbys: nodes that stand by for it, in order.
-      wanted: standbys that are to run it though nothing has failed.
+      standbys: its standby nodes, in order.
+      wanted: standbys that are to run it although nothing has failed.
       served: a node runs it, answers, and is not recovering.
     """
 
@@ -604,13 +604,13 @@ class PartitionStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActivationStatus:
-    """Which standbys run by plan.
+    """Standbys that run by plan.
 
     Attributes:
       budget: partitions that may have a standby run.
-      active: partitions that have.
-      target: partitions that will have, as decided.
-      of: output fidelity of the target if all others fail; null before the first choice.
+      active: partitions that have one.
+      target: partitions that will have one, after all pending changes.
+      of: output fidelity of the target if all partitions with a single replica fail; null before the first choice.
     """
 
     budget: Integer
@@ -624,17 +624,17 @@ class MoveStatus:
     """A partition that moves, or has moved, from one node to another.
 
     Attributes:
-      number: of the order.
+      number: number of the order.
       partition: its name.
-      source: the node that it leaves.
-      target: the node that it moves to.
-      role: of the source, then of the target: `active` or `standby`.
-      reason: who wanted it.
+      source: node that it leaves.
+      target: node that it moves to.
+      role: role of the source, which the target takes: `active` or `standby`.
+      reason: origin of the request.
       phase: `wait`, `join`, `install`, `follow`, `leave`, then `done` or `dropped`.
-      why: what it waits for, or why it was dropped; empty while it goes on.
-      began_us: wall time at which it entered each phase.
-      predicted_us: how long it was expected to take; null where nothing is known.
-      state_from: `partner`, or the target's own `checkpoint` if expected to be sooner.
+      why: reason of its wait, or why it was dropped; empty while it proceeds.
+      began_us: wall time at which each phase began.
+      predicted_us: expected duration; null if unknown.
+      state_from: `partner`, or `checkpoint` if the target's own one is expected to be faster.
     """
 
     number: Integer
@@ -652,12 +652,12 @@ class MoveStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionLoad:
-    """What a partition has needed in the last 15 minutes (rule L1).
+    """Load of a partition in the last 15 minutes (rule L1).
 
     Attributes:
       partition: its name.
-      samples: how many times of 10 s are known; 90 are all.
-      mean: over these; of its replicas the largest counts.
+      samples: number of known samples of 10 s; 90 at most.
+      mean: mean of these; the largest of its replicas counts.
     """
 
     partition: Text
@@ -667,11 +667,11 @@ class PartitionLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedInstallStatus:
-    """A partition that comes back once its node has finished the earlier ones.
+    """A partition to be restored after those before it on its node.
 
     Attributes:
       partition: its name.
-      node: where it is to run.
+      node: node that is to run it.
     """
 
     partition: Text
@@ -680,7 +680,7 @@ class PlannedInstallStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueStatus:
-    """What the results are worth from some time on.
+    """Value of the results from some time on.
 
     Attributes:
       after_s: seconds after the plan was made.
@@ -693,16 +693,16 @@ class ValueStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryStatus:
-    """Partitions that come back in an order, because nodes have too little room for all.
+    """Partitions that are restored in an order, because nodes lack room for all.
 
     Attributes:
       goal: `fidelity` or `complete`, as `recovery.value`.
-      value: what the results are worth now, from 0 to 1.
+      value: present value of the results, from 0 to 1.
       under_way: node of each partition that is being restored.
-      planned: what comes next, in order.
-      waits: why each partition waits that has no place.
-      values: expected over time, if nothing comes or goes; empty before the first plan.
-      room: free cores of each node that answers; below 0 if overloaded.
+      planned: next partitions, in order.
+      waits: partitions without a place, and the reason.
+      values: expected values over time, if no node comes or goes; empty before the first plan.
+      room: free cores of each node that answers; below 0 if it is overloaded.
     """
 
     goal: Text
@@ -719,12 +719,12 @@ class CoordinatorStatus(CommonStatus):
     """The coordinator.
 
     Attributes:
-      partitions: that have standbys.
-      activation: of standbys by plan.
-      moves: the newest, in the order in which they were ordered.
-      loads: of partitions with known loads.
-      recovery: null while there is room for all that is lost.
-      joined: addresses of nodes that no configuration names, by name.
+      partitions: partitions with standbys.
+      activation: standbys that run by plan.
+      moves: the newest moves, in the order of their commands.
+      loads: known loads of partitions.
+      recovery: order of recoveries; null while there is room for all lost partitions.
+      joined: addresses of nodes that the configuration does not name, by name.
     """
 
     kind: Literal["coordinator"] = "coordinator"
@@ -738,15 +738,15 @@ class CoordinatorStatus(CommonStatus):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultStatus:
-    """A fault that is planned for a run, or that somebody injected.  Times are wall time.
+    """A planned or injected fault.  Times are wall time.
 
     Attributes:
-      fault: in words.
-      planned_us: when it is due; null: somebody asked for it.
-      began_us: when it really began; null: not yet.
-      ended_us: when it ended; null: not yet, or it does not last.
-      for_us: how long it lasts; null: until it is healed.
-      errors: what could not be done.
+      fault: its description.
+      planned_us: planned time; null: injected on request.
+      began_us: actual begin; null: not yet.
+      ended_us: end; null: not yet, or it does not last.
+      for_us: duration; null: until it is healed.
+      errors: parts that failed.
     """
 
     fault: Text
@@ -759,13 +759,13 @@ class FaultStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupervisorStatus(CommonStatus):
-    """Who looks after a run; `spe top` asks it, `spe status` does not.
+    """The supervisor of a run; `spe top` requests it, `spe status` does not.
 
     Attributes:
-      faults: planned and injected ones, in the order of planning.
-      phases: what each process of the run is doing: `starting`, `running`, `frozen`, `killed`, `stopped`, `ended` or
+      faults: planned and injected faults, in the order of planning.
+      phases: phase of each process of the run: `starting`, `running`, `frozen`, `killed`, `stopped`, `ended` or
         `died`.
-      begun_us: wall time at which the sources began; null: not yet.
+      begun_us: wall time at which the sources started; null: not yet.
     """
 
     kind: Literal["supervisor"] = "supervisor"
@@ -779,12 +779,12 @@ ProcessStatus: TypeAlias = NodeStatus | SourceStatus | ClientStatus | Coordinato
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterStatus:
-    """What `spe status --json` prints.
+    """Output of `spe status --json`.
 
     Attributes:
       processes: status of each process that answered, by name.
-      errors: why the others did not, by name.
-      metrics: where each process serves metrics and health, if known, by name.
+      errors: reasons why the others did not, by name.
+      metrics: known addresses of processes' metrics and health, by name.
     """
 
     processes: Mapping[str, Annotated[ProcessStatus, Field(discriminator="kind")]]
@@ -796,10 +796,10 @@ _PROCESS: Final = TypeAdapter[ProcessStatus](Annotated[ProcessStatus, Field(disc
 
 
 def status_of(data: object) -> ProcessStatus:
-    """The status that a map says; one that is a status already is taken as it is.
+    """Makes a status from a map; returns an existing status unchanged.
 
     Raises:
-      ValueError: it is none: names the field, and says what was expected.
+      ValueError: the map is no status; the error names the field and the expected value.
     """
     try:
         return _PROCESS.validate_python(data)
@@ -810,10 +810,10 @@ def status_of(data: object) -> ProcessStatus:
 
 
 def plain(status: object) -> dict[str, Any]:
-    """The map that says it, of values that JSON and msgpack have.
+    """Converts a status to a map of values for JSON and msgpack.
 
     Raises:
-      ValueError: something in it is not of the declared type.
+      ValueError: a field is not of the declared type.
     """
     data: dict[str, Any] = _PROCESS.dump_python(status, mode="json", warnings="error")  # type: ignore[arg-type]
     return data

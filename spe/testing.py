@@ -1,4 +1,4 @@
-"""Tests of queries, operators and connectors: the names of ``replicas.testing``, loaded when they are used."""
+"""Tests of queries, operators and connectors: the names of ``replicas.testing``, loaded on use."""
 
 from importlib import import_module
 from typing import Any

@@ -1,6 +1,6 @@
-"""Texts in a configuration that mean quantities, and the base of its models.
+"""Quantities in a configuration, written as texts, and the base of its models.
 
-Each type's validator says what it expected; pydantic collects the complaints of all fields at once.
+Each type's validator reports what it expected; pydantic collects the errors of all fields.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from spe.stream.times import parse_duration, parse_timestamp
 
-#: How URLs of S3 begin.
+#: Prefix of S3 URLs.
 S3: Final = "s3://"
-#: Numbers above zero that are of use.
+#: Range of sensible numbers above zero.
 _LEAST: Final = 1e-6
 _MOST: Final = 1e12
 _SIZE: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(B|kB|KB|MB|GB|KiB|MiB|GiB)?\s*")
@@ -34,14 +34,13 @@ _SIZES: Final = {
 
 
 class Model(BaseModel):
-    """A mapping in the configuration.  Unknown keys are refused; numbers are not made from texts, nor texts from
-    numbers."""
+    """A mapping in the configuration.  Refuses unknown keys; does not convert between texts and numbers."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, populate_by_name=True)
 
 
 def duration_of(value: Any) -> int:
-    """Microseconds of ``2s``.  Raises ValueError for anything without a unit, but 0 needs none."""
+    """Reads ``2s``; returns microseconds.  Raises ValueError without a unit, except for 0."""
     if isinstance(value, str):
         return parse_duration(value)
     if value == 0 and isinstance(value, int) and not isinstance(value, bool):
@@ -64,26 +63,26 @@ def _length(value: Any) -> int:
 
 
 def size_of(value: Any) -> int:
-    """Bytes of ``64MB`` or ``1GiB``.  Raises ValueError."""
+    """Reads ``64MB`` or ``1GiB``; returns bytes.  Raises ValueError."""
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return value
-    found = _SIZE.fullmatch(value) if isinstance(value, str) else None
-    if found is None or not 0 < float(found[1]) < 1e18:
+    match = _SIZE.fullmatch(value) if isinstance(value, str) else None
+    if match is None or not 0 < float(match[1]) < 1e18:
         raise ValueError(f"expected a size such as 64MB or 1GiB, got {str(value)[:40]!r}")
-    return round(float(found[1]) * _SIZES[found[2]])
+    return round(float(match[1]) * _SIZES[match[2]])
 
 
 def share_of(value: Any) -> float:
-    """0.05 of ``5%`` or ``0.05``.  Raises ValueError for what is not above 0 and at most 100%."""
-    found = _PERCENT.fullmatch(value) if isinstance(value, str) else None
-    number = float(found[1]) / 100 if found else value
+    """Reads ``5%`` or ``0.05``; returns 0.05.  Raises ValueError unless above 0 and at most 100%."""
+    match = _PERCENT.fullmatch(value) if isinstance(value, str) else None
+    number = float(match[1]) / 100 if match else value
     if isinstance(number, int | float) and not isinstance(number, bool) and 0 < number <= 1:
         return float(number)
     raise ValueError(f"expected a share above 0 and at most 100%, such as 5% or 0.05, got {value!r}")
 
 
 def timestamp_of(value: Any) -> int:
-    """Microseconds since the epoch of an ISO 8601 text.  Raises ValueError."""
+    """Reads an ISO 8601 text; returns microseconds since the epoch.  Raises ValueError."""
     if isinstance(value, str):
         try:
             return parse_timestamp(value)
@@ -93,7 +92,7 @@ def timestamp_of(value: Any) -> int:
 
 
 def address_of(value: Any) -> str:
-    """``host:port``, checked; port 0: any free one.  Raises ValueError."""
+    """Checks ``host:port``; port 0: any free one.  Raises ValueError."""
     if isinstance(value, str):
         host, colon, port = value.rpartition(":")
         if host and colon and port.isdecimal() and int(port) < 65_536:
@@ -102,12 +101,12 @@ def address_of(value: Any) -> str:
 
 
 def is_select(text: Any) -> bool:
-    """Whether a text begins as a statement of SQL does that asks for rows."""
+    """Does a text begin like a SELECT statement?"""
     return isinstance(text, str) and text.lstrip()[:7].upper() == "SELECT "
 
 
 def names_of(value: Any) -> tuple[str, ...]:
-    """One name, or a list of different names.  Raises ValueError."""
+    """Reads a name, or a list of distinct names.  Raises ValueError."""
     items = [value] if isinstance(value, str) else value
     if not isinstance(items, list | tuple) or not all(isinstance(i, str) and i for i in items):
         raise ValueError(f"expected a name or a list of names, got {value!r}")
@@ -136,7 +135,7 @@ Count = Annotated[int, Field(ge=1)]
 
 
 def _moderate(number: float) -> float:
-    """The number.  Raises ValueError for one that times can be neither divided by nor multiplied with."""
+    """Returns a number.  Raises ValueError if it is too small or large to scale times with."""
     if not _LEAST <= number <= _MOST:
         raise ValueError(f"expected a number from {_LEAST:g} to {_MOST:g}, got {number:g}")
     return number
@@ -147,7 +146,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), AfterValidator(_mo
 
 
 def split_open(url: str) -> SplitResult:
-    """Splits a URL that may be shown.  Raises ValueError: it holds credentials or options, which are not repeated."""
+    """Splits a URL for display.  Raises ValueError if it has credentials or options, without repeating them."""
     parts = urlsplit(url)
     if "@" in parts.netloc or parts.query or parts.fragment:
         raise ValueError("expected no credentials and no options in a URL: the environment or files of AWS have those")
