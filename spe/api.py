@@ -484,11 +484,11 @@ class Stream:
         return self
 
     def rejected(self, *, name: str | None = None) -> Stream:
-        """Returns the stream of this operator's rejected rows and results (``on_error: skip``, ``on_late: reject``)."""
+        """Returns the stream of this operator's rejected rows and results (``on_error``, ``on_late``)."""
         return self.environment.operator(name, "rejected", {"from": self.name})
 
     def on_late(self, what: str) -> Stream:
-        """Sets the reaction to rows late for this operator's windows by an attribute: ``count`` or ``reject``."""
+        """Sets the reaction to rows late for windows by an attribute: ``count`` or ``reject``."""
         self.environment.set_choice(self.name, "on_late", what)
         return self
 

@@ -1,7 +1,7 @@
-"""SQL expressions over columns: parsed, typed and turned into one NumPy function when the configuration is read.
+"""SQL expressions over columns: parsed, typed and compiled to one NumPy function when the configuration is read.
 
 ``parse`` (text to syntax) -> ``check`` (syntax to typed tree, by the table in ``functions``) -> ``generate`` (typed
-tree to NumPy).  What the language is, and where it parts from Spark's, is in docs/reference/expressions.md.
+tree to NumPy).  docs/reference/expressions.md describes the language and its differences from Spark's.
 """
 
 from spe.errors import ExpressionError

@@ -21,12 +21,12 @@ def _days(us: Int64Array) -> Int64Array:
 
 
 def _dates(us: Int64Array, unit: str) -> Int64Array:
-    """Years or months since 1970-01."""
+    """Returns years or months since 1970-01."""
     return _days(us).view("datetime64[D]").astype(f"datetime64[{unit}]").view(np.int64)
 
 
 def _begin(count: Int64Array, unit: str) -> Int64Array:
-    """Days since the epoch at which a year or month begins."""
+    """Returns the day since the epoch at which a year or month begins."""
     return count.view(f"datetime64[{unit}]").astype("datetime64[D]").view(np.int64)
 
 
@@ -51,17 +51,17 @@ def day_of_year(us: Int64Array) -> Int64Array:
 
 
 def weekday(us: Int64Array) -> Int64Array:
-    """Monday is 0."""
+    """Day of the week, Monday is 0."""
     return (_days(us) - _MONDAY) % 7
 
 
 def day_of_week(us: Int64Array) -> Int64Array:
-    """Sunday is 1."""
+    """Day of the week, Sunday is 1."""
     return (_days(us) - _MONDAY + 1) % 7 + 1
 
 
 def week_of_year(us: Int64Array) -> Int64Array:
-    """ISO 8601: the week belongs to the year of its Thursday."""
+    """Week by ISO 8601: it belongs to the year of its Thursday."""
     thursday = _days(us) - weekday(us) + 3
     return (day_of_year(thursday * DAY_US) - 1) // 7 + 1
 
@@ -98,7 +98,7 @@ def _to_months(unit: str, step: int) -> Callable[[Any], Any]:
 
 
 _TO_MONTH, _TO_YEAR, _TO_DAY = _to_months("M", 1), _to_months("Y", 1), _to_step(DAY_US)
-#: Unit of date_trunc -> the start of the unit that a timestamp lies in.
+#: Unit of date_trunc -> function that returns the start of a timestamp's unit.
 TRUNCATE: Final[dict[str, Callable[[Any], Any]]] = {
     "microsecond": _to_step(1),
     "millisecond": _to_step(1_000),

@@ -1,4 +1,4 @@
-"""Syntax to typed tree: names resolved, types known, literal parts computed; or an error with a place."""
+"""Type checker: resolves names, determines types, and computes literal parts; errors have a place."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ INT, FLOAT, BOOL = AttributeType.INT64, AttributeType.FLOAT64, AttributeType.BOO
 STRING, TIMESTAMP = AttributeType.STRING, AttributeType.TIMESTAMP
 
 _INT32: Final = (-(2**31), 2**31 - 1)
-#: Longer lists of numbers are searched instead of compared one by one.
+#: Longer lists of numbers are searched, shorter ones compared one by one.
 _FEW: Final = 4
 
 
 def check(syntax: Syntax, text: str, schema: Schema) -> TypedExpression:
-    """The typed tree of an expression over tuples of ``schema``.
+    """Returns the typed tree of an expression over tuples of ``schema``.
 
     Raises:
-      ExpressionError: unknown names, types that do not fit, or what is not supported.
+      ExpressionError: an unknown name, types that do not fit, or an unsupported construct.
     """
     node = _Checker(text, schema).node(syntax)
     if isinstance(node, Const) and node.untyped:
@@ -126,7 +126,7 @@ class _Checker:
         return self._folded(Special(type_, nullable, position, bounds, form, tuple(arguments)), arguments)
 
     def _folded(self, node: TypedExpression, arguments: Sequence[TypedExpression]) -> TypedExpression:
-        """What has literals only is computed now, by the very operations that would compute it on a column."""
+        """Computes a node of literals only, by the same operations as on a column."""
         if not all(isinstance(a, Const) for a in arguments):
             return node
         with np.errstate(all="ignore"):
@@ -135,7 +135,7 @@ class _Checker:
         return constant(value, node.type, node.position, node.bounds)
 
     def _unified(self, nodes: Sequence[TypedExpression], position: int, what: str) -> list[TypedExpression]:
-        """All of one type: NULL takes the others', integers become floats beside floats."""
+        """Converts nodes to one type: NULL takes the others' type, integers among floats become floats."""
         types = {n.type for n in nodes if not (isinstance(n, Const) and n.untyped)}
         if types == {INT, FLOAT}:
             return [self._as(n, FLOAT) for n in nodes]
@@ -211,7 +211,7 @@ class _Checker:
                 self._fail(argument.position, f"argument {index + 1} of {row.name} has to be {expected}")
 
     def _moved(self, syntax: Call) -> TypedExpression:
-        """timestamp ± interval, interval + timestamp."""
+        """Checks timestamp ± interval, and interval + timestamp."""
         left, right = syntax.arguments
         if isinstance(left, Interval):
             left, right = right, left
@@ -233,11 +233,11 @@ class _Checker:
         return self._logic(Form.AND if syntax.name == "and" else Form.OR, left, right, syntax.position)
 
     def _logic(self, form: Form, left: TypedExpression, right: TypedExpression, position: int) -> TypedExpression:
-        """AND or OR; a literal that is not NULL decides alone, or adds nothing."""
+        """Makes AND or OR; a literal that is not NULL decides alone, or has no effect."""
         deciding = form is Form.OR
-        for one, other in ((left, right), (right, left)):
-            if isinstance(one, Const) and one.value is not None:
-                return one if one.value is deciding else other
+        for literal, other in ((left, right), (right, left)):
+            if isinstance(literal, Const) and literal.value is not None:
+                return literal if literal.value is deciding else other
         return self._special(form, BOOL, [left, right], position, nullable=left.nullable or right.nullable)
 
     def _not(self, node: TypedExpression, position: int) -> TypedExpression:
@@ -282,8 +282,8 @@ class _Checker:
         return self._special(form, BOOL, [left, right], position, nullable=left.nullable or right.nullable)
 
     def _same(self, left: TypedExpression, right: TypedExpression, position: int) -> TypedExpression:
-        for one, other in ((left, right), (right, left)):
-            if isinstance(one, Const) and one.value is None:
+        for literal, other in ((left, right), (right, left)):
+            if isinstance(literal, Const) and literal.value is None:
                 return self._special(Form.IS_NULL, BOOL, [other], position, nullable=False)
         equal = self._compared("=", left, right, position)
         return self._special(Form.SAME, BOOL, [left, right, equal], position, nullable=False)
@@ -308,7 +308,7 @@ class _Checker:
         return self._logic(Form.OR, result, unknown, syntax.position)
 
     def _among(self, value: TypedExpression, listed: Sequence[Const], position: int) -> TypedExpression:
-        """``value IN (…)``, as comparisons or a search."""
+        """Makes ``value IN (…)``, as comparisons or a search."""
         values = [c.value for c in listed]
         if value.type is STRING and len(values) != 1:
             return self._apply(Function("in", text=frozenset(values).__contains__), BOOL, [value], position)
@@ -316,8 +316,8 @@ class _Checker:
             wanted = np.array(values, value.type.dtype)
             return self._apply(Function("in", columns=lambda v: np.isin(v, wanted)), BOOL, [value], position)
         result: TypedExpression = constant(False, BOOL, position)
-        for i, one in enumerate(listed):
-            equal = self._compared("=", value, one, position)
+        for i, item in enumerate(listed):
+            equal = self._compared("=", value, item, position)
             result = equal if i == 0 else self._logic(Form.OR, result, equal, position)
         return result
 
@@ -354,7 +354,7 @@ class _Checker:
     def _chosen(
         self, conditions: Sequence[TypedExpression], values: Sequence[TypedExpression], position: int
     ) -> TypedExpression:
-        """CASE without the branches that literals decide."""
+        """Makes CASE without branches that literals decide."""
         parts: list[TypedExpression] = []
         otherwise = values[-1]
         for condition, value in zip(conditions, values):
@@ -387,7 +387,7 @@ class _Checker:
         return self._special(Form.COALESCE, parts[0].type, parts, syntax.position, nullable=nullable, bounds=bounds)
 
     def _form_isnan(self, syntax: Call) -> TypedExpression:
-        """As in Spark, null is not NaN: never null."""
+        """Makes isnan, which is never null: as in Spark, null is not NaN."""
         node = self._function(syntax)
         if not node.nullable:
             return node
@@ -417,7 +417,7 @@ class _Checker:
         return dataclasses.replace(result, bounds=_hull(nodes))
 
     def _extreme(self, left: TypedExpression, right: TypedExpression, largest: bool, position: int) -> TypedExpression:
-        """CASE WHEN left IS NULL OR left < right THEN right ELSE left END; with > for the smaller."""
+        """Makes CASE WHEN left IS NULL OR left < right THEN right ELSE left END; with > for the smaller."""
         beaten = self._compared("<" if largest else ">", left, right, position)
         if left.nullable:
             absent = self._special(Form.IS_NULL, BOOL, [left], position, nullable=False)
@@ -433,7 +433,7 @@ class _Checker:
 
 
 def _hull(nodes: Sequence[TypedExpression]) -> Bounds:
-    """Bounds of a value that is one of several: 32 bits only if all are."""
+    """Bounds of a value that is one of several: 32 bits only if all have them."""
     known: list[Any] = [n.bounds for n in nodes if not (isinstance(n, Const) and n.value is None)]
     if not known or any(b is None for b in known):
         return None
@@ -443,7 +443,7 @@ def _hull(nodes: Sequence[TypedExpression]) -> Bounds:
 _FLOAT_FORMS: Final = {"=": Form.FLOAT_EQUAL, "<": Form.FLOAT_LESS, "<=": Form.FLOAT_LESS_EQUAL}
 _PLAIN_FUNCTIONS: Final = {"=": functions.EQUAL, "<": functions.LESS, "<=": functions.LESS_EQUAL}
 _TEXT_FUNCTIONS: Final = {"<": functions.TEXT_LESS, "<=": functions.TEXT_LESS_EQUAL}
-#: Name of a special form -> the method that checks it.
+#: Name of a special form -> name of the method that checks it.
 _FORMS: Final = {
     "and": "logic", "or": "logic", "not": "not", "is null": "is_null", "isnull": "is_null", "isnotnull": "is_null",
     "isnan": "isnan",

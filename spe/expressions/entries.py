@@ -1,7 +1,7 @@
-"""String functions on columns: once per distinct text, kept as long as the dictionary that the text is in.
+"""String functions on columns: computed once per distinct text, and cached as long as the text's dictionary lives.
 
 The caches refer to dictionaries weakly and hold one entry per entry of a living dictionary; new texts go into
-dictionaries from a :class:`StringPool`.  So a stream of ever new strings stays bounded here as well.
+dictionaries from a :class:`StringPool`.  So memory stays bounded even for a stream of ever new strings.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from spe.stream.schema import AttributeType
 from spe.stream.strings import StringDictionary, StringPool
 
 Array = npt.NDArray[Any]
-#: What a string function makes of columns: values, which rows are not null, the dictionary of a string result.
+#: Result of a string function on columns: values, which rows are not null, the dictionary of a string result.
 Made = tuple[Array, npt.NDArray[np.bool_] | None, StringDictionary | None]
 
-#: Of dictionaries up to this size it is kept which codes their texts have in another one.
+#: Size of dictionaries up to which translations to another dictionary are cached as a whole.
 _WHOLE: Final = 4096
 
 
 def lookup(table: Array, codes: Array) -> Array:
-    """``table[codes]``; under a null a code may lie outside, and then gives anything."""
+    """Returns ``table[codes]``; codes under a null may be out of range, and then give any value."""
     if len(table) == 0:
         return np.zeros(len(codes), table.dtype)
     return table.take(codes, mode="clip")
 
 
 def texts_at(dictionary: StringDictionary, codes: Array) -> list[str]:
-    """The texts of codes; anything where a code lies outside."""
+    """Returns the texts of codes; codes out of range give any text."""
     texts = dictionary.strings
     if not texts:
         return [""] * len(codes)
@@ -41,7 +41,7 @@ def texts_at(dictionary: StringDictionary, codes: Array) -> list[str]:
 
 
 class Results:
-    """Turns a list of a function's Python results into an array, and which of them are not null."""
+    """Turns a list of Python results into an array, and a mask of those that are not null."""
 
     def __init__(self, type_: AttributeType, partial: bool) -> None:
         self._type = type_
@@ -59,11 +59,11 @@ class Results:
 
 
 class PerEntry:
-    """A function of one string: a table per dictionary, which grows with it.
+    """Applies a function of one string, by a table per dictionary, which grows with it.
 
     Args:
-      function: total; None for null if ``partial``.
-      type_: of its result.
+      function: total function; returns None for null if ``partial``.
+      type_: type of its result.
     """
 
     def __init__(self, function: Callable[[str], Any], type_: AttributeType, partial: bool) -> None:
@@ -80,7 +80,7 @@ class PerEntry:
         return lookup(values, codes), None if valid is None else lookup(valid, codes), target
 
     def _grown(self, known: Made | None, dictionary: StringDictionary) -> Made:
-        """The table with what has been added to the dictionary since."""
+        """Extends the table by the dictionary's new entries."""
         if known is None:
             target = self._pool.current() if self._pool is not None else None
             values, valid = self._results.made(dictionary.map_entries(self._function), target)
@@ -93,11 +93,11 @@ class PerEntry:
 
 
 class PerRow:
-    """A function of several columns, or from numbers to strings: once per distinct row of each batch.
+    """Applies a function of several columns, or from numbers to strings, once per distinct row of each batch.
 
     Args:
       function: takes one Python value per column.
-      type_: of its result.
+      type_: type of its result.
     """
 
     def __init__(self, function: Callable[..., Any], type_: AttributeType, partial: bool) -> None:
@@ -117,7 +117,7 @@ class PerRow:
 
 
 def _distinct(columns: Sequence[Array]) -> tuple[Array, Array]:
-    """(one row of each distinct combination, the combination that each row has)."""
+    """Returns (a row of each distinct combination, the combination of each row)."""
     key: Array = np.unique(columns[0], return_inverse=True)[1] if len(columns) > 1 else columns[0]
     for column in columns[1:]:
         distinct, at = np.unique(column, return_inverse=True)
@@ -127,10 +127,10 @@ def _distinct(columns: Sequence[Array]) -> tuple[Array, Array]:
 
 
 class TextEqual:
-    """Equality of two string columns, by codes: those of the one are looked up among those of the other."""
+    """Compares two string columns by codes, with a table from one dictionary to the other."""
 
     def __init__(self) -> None:
-        self._tables: WeakKeyDictionary[StringDictionary, WeakKeyDictionary[StringDictionary, _Found]]
+        self._tables: WeakKeyDictionary[StringDictionary, WeakKeyDictionary[StringDictionary, _CodeTable]]
         self._tables = WeakKeyDictionary()
 
     def __call__(self, a: Array, a_texts: StringDictionary, b: Array, b_texts: StringDictionary) -> Array:
@@ -139,32 +139,32 @@ class TextEqual:
         by_b = self._tables.get(a_texts)
         if by_b is None:
             by_b = self._tables[a_texts] = WeakKeyDictionary()
-        found = by_b.get(b_texts)
-        if found is None:
-            found = by_b[b_texts] = _Found()
-        return np.equal(lookup(found.table(a_texts, b_texts), a), b)
+        table = by_b.get(b_texts)
+        if table is None:
+            table = by_b[b_texts] = _CodeTable()
+        return np.equal(lookup(table.table(a_texts, b_texts), a), b)
 
 
-class _Found:
-    """For each code of one dictionary the code in another, -1 where that has not got the text (yet).
+class _CodeTable:
+    """For each code of one dictionary the code in another, -1 if that lacks the text (so far).
 
-    Nothing is added to either: they belong to others, and would grow by what these do not hold.
+    Neither dictionary is changed: they belong to other objects, and would grow by unrelated texts.
     """
 
-    __slots__ = ("_seen", "_table")
+    __slots__ = ("_checked", "_table")
 
     def __init__(self) -> None:
         self._table: npt.NDArray[np.int32] = np.empty(0, np.int32)
-        self._seen = 0  # entries of the other dictionary that have been looked at
+        self._checked = 0  # number of checked entries of the other dictionary
 
     def table(self, a: StringDictionary, b: StringDictionary) -> Array:
         done = len(self._table)
-        if self._seen != len(b):
-            for code, text in enumerate(b.strings[self._seen :], self._seen):
+        if self._checked != len(b):
+            for code, text in enumerate(b.strings[self._checked :], self._checked):
                 at = a.find(text)
                 if 0 <= at < done:
                     self._table[at] = code
-            self._seen = len(b)
+            self._checked = len(b)
         if done != len(a):
             new = np.fromiter((b.find(s) for s in a.strings[done:]), np.int32, len(a) - done)
             self._table = np.concatenate([self._table, new])
@@ -172,7 +172,7 @@ class _Found:
 
 
 def recoded(codes: Array, dictionary: StringDictionary, target: StringDictionary) -> Array:
-    """The same strings in ``target``, which gets no more than a batch's worth of texts from a large dictionary."""
+    """Translates codes to ``target``; a large dictionary adds no more texts to it than a batch has."""
     if dictionary is target:
         return codes
     if len(dictionary) <= _WHOLE:

@@ -16,18 +16,18 @@ from spe.stream.batch import AnyArray, BoolArray, Column, Rows, canonical
 from spe.stream.schema import AttributeType, Schema
 from spe.stream.strings import StringDictionary
 
-#: Each replica of a cluster in one process makes the same ones, as often as it starts.
+#: Number of cached expressions: replicas in one process compile the same ones at each start.
 EXPRESSIONS_KEPT: Final = 1_024
 
 
 class Expression:
-    """One SQL expression over the tuples of a schema.  Pure: the same tuple gives the same bits on every machine.
+    """A compiled SQL expression over tuples of a schema.  Pure: the same tuple gives the same bits on every machine.
 
     Attributes:
       text: as the user wrote it.
-      type: of its result.
+      type: type of its result.
       nullable: whether the result may be null.
-      references: names of the attributes that it reads, in the order of the text.
+      references: names of the attributes in it, in the order of the text.
     """
 
     __slots__ = ("_canonical", "_masked", "_nullable", "_plain", "_whole", "nullable", "references", "text", "type")
@@ -38,17 +38,17 @@ class Expression:
         self.nullable = node.nullable
         attributes = sorted(_attributes(node), key=lambda a: a.position)
         self.references = tuple(dict.fromkeys(a.name for a in attributes))
-        #: The attribute itself, when that is all there is.
+        #: Index of the attribute if the expression is an attribute alone.
         self._whole = node.index if isinstance(node, Attr) else None
-        #: Columns to look at for masks.
+        #: Columns that may have masks.
         self._nullable = sorted({a.index for a in attributes if a.nullable})
         self._plain = generate(node, nulls=False)
         self._masked = generate(node, nulls=True) if self._nullable else self._plain
-        #: Attributes are canonical already (spe.stream.batch.canonical); what is computed may be −0.0 or another NaN.
+        #: Attributes are canonical already (spe.stream.batch.canonical); a computed value may be −0.0 or another NaN.
         self._canonical = node.type is AttributeType.FLOAT64 and not isinstance(node, Attr)
 
     def evaluate(self, rows: Rows) -> Column:
-        """One value per row."""
+        """Computes one value per row."""
         if self._whole is not None:
             return rows.columns[self._whole]
         values, valid, dictionary = self._run(rows)
@@ -57,7 +57,7 @@ class Expression:
         return Column(canonical(values) if self._canonical else values, valid, dictionary)
 
     def mask(self, rows: Rows) -> BoolArray:
-        """Which rows it is true for (not false, not null); for expressions of type bool."""
+        """Selects the rows for which it is true (not false, not null); for expressions of type bool."""
         assert self.type is AttributeType.BOOL
         values: BoolArray
         values, valid, _ = self._run(rows)
@@ -81,17 +81,17 @@ class Expression:
 
 @lru_cache(EXPRESSIONS_KEPT)
 def compile_expression(text: str, schema: Schema) -> Expression:
-    """The expression that ``text`` is over tuples of ``schema``.
+    """Compiles an expression over tuples of ``schema``.
 
     Raises:
-      ExpressionError: it is outside the supported subset or does not type-check; says where, and what to do.
+      ExpressionError: it is outside the supported subset or does not type-check; the error has the place and advice.
     """
     return Expression(text, check(parse(text), text, schema))
 
 
 @lru_cache(EXPRESSIONS_KEPT)
 def compile_predicate(text: str, schema: Schema) -> Expression:
-    """As :func:`compile_expression`, for an expression that has to be a bool."""
+    """Compiles an expression that must be a bool, as :func:`compile_expression` does."""
     syntax = parse(text)
     node = check(syntax, text, schema)
     if node.type is not AttributeType.BOOL:

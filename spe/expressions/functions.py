@@ -1,7 +1,7 @@
-"""The table of functions and operators: one row each, with types and how it computes.
+"""The table of functions and operators: one row per signature, with types and implementation.
 
-A name may have several rows; the first whose argument types fit is taken, where an int64 fits float64 too (as in
-Spark) and nothing else converts by itself.
+A name may have several rows; the first whose argument types fit is used.  An int64 fits float64, too (as in Spark);
+there are no other implicit conversions.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from spe.stream.schema import AttributeType
 INT, FLOAT, BOOL = AttributeType.INT64, AttributeType.FLOAT64, AttributeType.BOOL
 STRING, TIMESTAMP = AttributeType.STRING, AttributeType.TIMESTAMP
 
-#: A text is at most as long as a frame, so Spark's 32-bit length cannot overflow by much (spe.plan.plan.Limits).
+#: Bound of the length of a text: it fits a frame, so Spark's 32-bit length does not overflow (spe.plan.plan.Limits).
 MAX_TEXT: Final = 1 << 24
 #: Longest text that lpad and rpad may make.
 MAX_PAD: Final = 1 << 16
 
-#: Bounds of a result from those of its arguments (None: a BIGINT).
+#: Computes the bounds of a result from those of its arguments (None: a BIGINT).
 BoundsRule = Callable[..., Bounds]
 
 
@@ -33,10 +33,10 @@ class Row:
     """One signature of a function.
 
     Attributes:
-      arguments: types; the last one any number of times if ``variadic``.
+      arguments: types; the last one may be repeated if ``variadic``.
       bounds: None: the result is a BIGINT in Spark too, or no integer.
-      literal: index -> (check, message) of arguments that have to be literals.
-      without_zero: what computes it when its second argument is a literal other than 0: no row can be null then.
+      literal: index -> (check, message) of arguments that must be literals.
+      without_zero: function for a second argument that is a literal other than 0, so that no row is null.
     """
 
     name: str
@@ -53,14 +53,14 @@ class Row:
         return f"{self.name}({', '.join(self.arguments)}{', …' if self.variadic else ''})"
 
     def fits(self, types: Sequence[AttributeType | None]) -> bool:
-        """Can these (None: NULL) be the arguments?"""
+        """Do these argument types (None: NULL) fit?"""
         expected = self.expected(len(types))
         return len(expected) == len(types) and all(
             t in (None, e) or (t is INT and e is FLOAT) for t, e in zip(types, expected)
         )
 
     def expected(self, count: int) -> tuple[AttributeType, ...]:
-        """Argument types for a call with ``count`` arguments."""
+        """Returns the argument types for a call with ``count`` arguments."""
         extra = count - len(self.arguments)
         return self.arguments + self.arguments[-1:] * extra if self.variadic and extra > 0 else self.arguments
 
@@ -253,7 +253,7 @@ FUNCTIONS: Final[dict[str, list[Row]]] = {}
 for _row in ROWS:
     FUNCTIONS.setdefault(_row.name, []).append(_row)
 
-#: Names that are operators, not functions that one could write.
+#: Names of operators, which cannot be called as functions.
 OPERATORS: Final = frozenset(("+", "-", "*", "negative", "positive", "/", "div", "%", "not"))
 
 EQUAL: Final = Function("=", template="{0} == {1}")
@@ -265,7 +265,7 @@ NOT: Final = Function("not", template="~{0}")
 LATER: Final = Function("+", template="{0} + {1}")
 INT_TO_FLOAT: Final = Function("cast", template="np.asarray({0}, np.float64)")
 
-#: (from, to) -> how to cast.  Absent: refused.
+#: (from, to) -> cast function.  Other casts are refused.
 CASTS: Final[dict[tuple[AttributeType, AttributeType], Function]] = {
     (INT, FLOAT): INT_TO_FLOAT,
     (FLOAT, INT): Function("cast", columns=numbers.float_to_int, warns=True),
@@ -287,7 +287,7 @@ CASTS: Final[dict[tuple[AttributeType, AttributeType], Function]] = {
     (TIMESTAMP, STRING): Function("cast", text=texts.text_of_timestamp),
 }
 
-#: Functions that are not supported, and what to use instead.
+#: Advice for unsupported functions.
 INSTEAD: Final[dict[str, str]] = {
     **dict.fromkeys(
         ("exp", "ln", "log", "log2", "log10", "log1p", "expm1", "pow", "power", "sin", "cos", "tan", "asin", "acos",

@@ -1,8 +1,8 @@
-"""The typed tree as one flat NumPy function: a line per distinct part, no closures, no tree at run time.
+"""Code generator: makes one flat NumPy function of a typed tree, with a line per distinct part.
 
-Two are made of each expression: one for batches in which no attribute is null, which carries no masks but those of
-operations that make nulls themselves, and one for the rest.  Under a null a value is unspecified but initialised, so
-every operation runs on all rows and the mask says which of the results count.
+Each expression has two functions: one for batches without nulls, with masks only for operations that make nulls, and
+one for the rest.  Under a null a value is unspecified but initialised, so every operation runs on all rows, and the
+mask tells which results count.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Run = Callable[[tuple[Column, ...], int], tuple[Any, Any, Any]]
 
 @dataclass(frozen=True, slots=True)
 class _Var:
-    """Names of the variables that hold a part's result; ``valid`` is None where nothing can be null."""
+    """Names of the variables of a part's result; ``valid`` is None if nothing can be null."""
 
     value: str
     valid: str | None = None
@@ -39,7 +39,7 @@ class Program:
 
     Attributes:
       warns: NumPy may warn while it runs.
-      source: its text, for people.
+      source: its text, for debugging.
     """
 
     run: Run
@@ -48,12 +48,12 @@ class Program:
 
 
 def generate(node: TypedExpression, *, nulls: bool, columnar: bool = False) -> Program:
-    """The function that computes ``node``.
+    """Generates the function that computes ``node``.
 
     Args:
-      nulls: attributes that may be null carry masks; else they are taken to have no null.
-      columnar: literals become columns of their own, so that an expression without attributes is computed by the
-        same operations on one row as any other.
+      nulls: attributes may have masks; False: they are assumed to have no null.
+      columnar: literals become columns, so that an expression without attributes is computed by the same
+        operations, on one row.
     """
     return _Generator(nulls, columnar).program(node)
 
@@ -74,7 +74,9 @@ class _Generator:
             result = self._spread(node)
         self._lines.append(f"return {result.value}, {result.valid}, {result.dictionary}")
         source = "def run(columns, n):\n" + "".join(f"    {line}\n" for line in self._lines)
-        exec(compile(source, "<expression>", "exec"), self._names)  # the text is generated: literals are names in it
+        exec(
+            compile(source, "<expression>", "exec"), self._names
+        )  # the text is generated: literals are passed as names
         return Program(self._names["run"], self._warns, source)
 
     # Variables and lines.
@@ -94,7 +96,7 @@ class _Generator:
         return name
 
     def _both(self, *masks: str | None) -> str | None:
-        """The mask that is true where all are."""
+        """Returns the mask that is true where all masks are."""
         some = list(dict.fromkeys(m for m in masks if m is not None))
         if len(some) < 2:
             return some[0] if some else None
@@ -166,7 +168,7 @@ class _Generator:
         return _Var(value, self._both(*[a.valid for a in arguments], own))
 
     def _text(self, node: Apply) -> _Var:
-        """A function on Python values: per entry of a dictionary if one string varies, else per distinct row."""
+        """Emits a function on Python values: per dictionary entry of one string column, or per distinct row."""
         function = node.function
         fixed = {
             i: a.value
@@ -177,8 +179,8 @@ class _Generator:
         assert function.text is not None
         bound = _bound(function.text, fixed, len(node.arguments))
         if len(varying) == 1 and varying[0][0].type is AttributeType.STRING:
-            one = varying[0][1]
-            call = f"{self._constant(PerEntry(bound, node.type, function.partial))}({one.value}, {one.dictionary})"
+            variable = varying[0][1]
+            call = f"{self._constant(PerEntry(bound, node.type, function.partial))}({variable.value}, {variable.dictionary})"
         else:
             columns = ", ".join(f"({v.value}, {v.dictionary})" for _, v in varying)
             call = f"{self._constant(PerRow(bound, node.type, function.partial))}({columns})"
@@ -210,7 +212,7 @@ class _Generator:
         return self._extreme(node, first, second)
 
     def _decided(self, a: _Var, b: _Var, sign: str) -> str | None:
-        """Where AND (OR) is not null: neither side is, or one is false (true), which decides alone."""
+        """The mask of AND (OR): not null if neither side is, or if one is false (true), which decides alone."""
         if a.valid is None and b.valid is None:
             return None
         if a.valid is None:
@@ -227,7 +229,7 @@ class _Generator:
         return _Var(self._let(f"({a.valid} & {b.valid} & {equal.value}) | ~({a.valid} | {b.valid})"))
 
     def _extreme(self, node: Special, a: _Var, b: _Var) -> _Var:
-        """The larger (smaller) of two, or the one that is not null.  NaN is the largest."""
+        """Emits the larger (smaller) of two, or the one that is not null.  NaN is the largest."""
         function = np.maximum if node.form is Form.GREATEST else np.fmin
         value = self._let(f"{self._constant(function)}({a.value}, {b.value})")
         if a.valid is not None:
@@ -241,8 +243,8 @@ class _Generator:
     def _text_equal(self, a: TypedExpression, b: TypedExpression) -> _Var:
         first = self._emit(a)
         if isinstance(b, Const) and b.value is not None and not self._columnar:
-            found = f"{first.dictionary}.find({self._constant(b.value)})"
-            return _Var(self._let(f"{first.value} == {found}"), first.valid)
+            code = f"{first.dictionary}.find({self._constant(b.value)})"
+            return _Var(self._let(f"{first.value} == {code}"), first.valid)
         second = self._emit(b)
         equal = self._constant(TextEqual())
         value = self._let(f"{equal}({first.value}, {first.dictionary}, {second.value}, {second.dictionary})")
@@ -252,10 +254,10 @@ class _Generator:
         first, second = self._emit(a), self._emit(b)
         x, y = first.value, second.value
         valid = self._both(first.valid, second.valid)
-        if _is_number(b):  # NaN fails every one of these as a left side, as it should
+        if _is_number(b):  # NaN on the left fails each of these, as it should
             operator = {Form.FLOAT_EQUAL: "==", Form.FLOAT_LESS: "<", Form.FLOAT_LESS_EQUAL: "<="}[form]
             return _Var(self._let(f"{x} {operator} {y}"), valid)
-        if _is_number(a):  # and as a right side it is the larger
+        if _is_number(a):  # NaN on the right is the larger one
             turned = {Form.FLOAT_EQUAL: f"{y} == {x}", Form.FLOAT_LESS: f"~({y} <= {x})"}
             return _Var(self._let(turned.get(form, f"~({y} < {x})")), valid)
         function = {
@@ -273,11 +275,11 @@ class _Generator:
         values, dictionary = self._in_one_dictionary(node.type, branches)
         masks = [self._emit(b).valid for b in branches]
         value, valid = values[-1], masks[-1]
-        for condition, one, mask in reversed(list(zip(conditions, values, masks))):
+        for condition, branch, mask in reversed(list(zip(conditions, values, masks))):
             holds = self._both(condition.value, condition.valid)
             if valid is not None or mask is not None:
                 valid = self._let(f"np.where({holds}, {mask or True}, {valid or True})", "m")
-            value = self._let(f"np.where({holds}, {one}, {value})")
+            value = self._let(f"np.where({holds}, {branch}, {value})")
         return self._picked(value, valid, dictionary)
 
     def _coalesce(self, node: Special) -> _Var:
@@ -290,16 +292,16 @@ class _Generator:
             return self._emit(parts[0])
         values, dictionary = self._in_one_dictionary(node.type, parts)
         value, valid = values[-1], self._emit(parts[-1]).valid
-        for part, one in reversed(list(zip(parts[:-1], values))):
+        for part, branch in reversed(list(zip(parts[:-1], values))):
             mask = self._emit(part).valid
-            value = self._let(f"np.where({mask}, {one}, {value})")
+            value = self._let(f"np.where({mask}, {branch}, {value})")
             valid = valid and self._let(f"{mask} | {valid}", "m")
         return self._picked(value, valid, dictionary)
 
     def _in_one_dictionary(
         self, type_: AttributeType, parts: Sequence[TypedExpression]
     ) -> tuple[list[str], str | None]:
-        """Values of the parts; strings as codes of the dictionary that is named second."""
+        """Returns the values of the parts, and the common dictionary of strings."""
         if type_ is not AttributeType.STRING:
             return [self._emit(p).value for p in parts], None
         target = self._let(f"{self._constant(StringPool())}.current()", "d")
@@ -319,12 +321,12 @@ class _Generator:
 
 
 def _is_number(node: TypedExpression) -> bool:
-    """A literal, and not NaN."""
+    """Is this a literal other than NULL and NaN?"""
     return isinstance(node, Const) and node.value is not None and node.value == node.value
 
 
 def _bound(function: Callable[..., Any], fixed: dict[int, Any], count: int) -> Callable[..., Any]:
-    """``function`` of its remaining arguments."""
+    """Binds fixed arguments of a function."""
     if not fixed:
         return function
 

@@ -1,4 +1,4 @@
-"""Interval literals: lengths of time that are the same everywhere in the calendar."""
+"""Interval literals: lengths of time that do not depend on the calendar."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _PART = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s+([A-Za-z]+)", re.ASCII)
 
 
 class NotAnInterval(ValueError):
-    """The text is no interval of fixed length; the message says why."""
+    """The text is no interval of fixed length; the message has the reason."""
 
 
 def interval_us(text: str) -> int:
-    """Microseconds of ``5 seconds``, ``1 hour 30 minutes``, ``-2 days``.
+    """Reads ``5 seconds``, ``1 hour 30 minutes``, ``-2 days``; returns microseconds.
 
     Raises:
-      NotAnInterval: months and years included, whose length depends on where they begin.
+      NotAnInterval: the text is no interval, or has months or years, whose length varies.
     """
     body = text.strip()
     if body.lower().startswith("interval "):

@@ -1,4 +1,4 @@
-"""Text to tokens: sqlglot's Spark tokenizer finds them, what a literal means is decided here.
+"""Lexer: sqlglot's Spark tokenizer finds the tokens; this module interprets literals.
 
 Spark 4 is the reference: backslash escapes, ``'it''s'`` is ``it's``, ``"…"`` is a string and `…` a name.
 """
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from spe.errors import ExpressionError
 
-#: Characters of one expression: far beyond what people write, and parsing stays below some milliseconds.
+#: Most characters of an expression: far beyond practical ones, and parsing takes at most some milliseconds.
 MAX_LENGTH: Final = 20_000
 
 _NUMBER = re.compile(r"(?P<digits>\d+(?P<point>\.\d*)?(?P<exponent>[eE][+-]?\d+)?)(?P<suffix>[A-Za-z]*)")
@@ -32,13 +32,13 @@ class TokenKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One word of the text.
+    """A token.
 
     Attributes:
-      text: as written; of a string or a quoted name, what it means.
-      value: of a number, the int or float.
-      start, end: the half-open range of the text that it covers.
-      suffix: of a number, the upper-case letters behind it (L, D).
+      text: as written; the contents of a string or a quoted name.
+      value: int or float of a number.
+      start, end: half-open range in the text.
+      suffix: upper-case letters after a number (L, D).
     """
 
     kind: TokenKind
@@ -50,28 +50,28 @@ class Token:
 
     @property
     def word(self) -> str:
-        """Upper case, for comparing with keywords; "" for what cannot be one."""
+        """Upper case, for comparison with keywords; "" for strings, numbers and quoted names."""
         return self.text.upper() if self.kind in (TokenKind.NAME, TokenKind.SYMBOL) else ""
 
 
 def tokens_of(text: str) -> list[Token]:
-    """The tokens, ended by one of kind END.
+    """Returns the tokens; the last one has kind END.
 
     Raises:
-      ExpressionError: a quote is not closed, a number is outside what can be computed with, the text is too long.
+      ExpressionError: a quote is not closed, a number is out of range, or the text is too long.
     """
     if len(text) > MAX_LENGTH:
         raise ExpressionError(text[:80], 80, f"longer than {MAX_LENGTH:,} characters", "compute a part in a map first")
-    found: list[Token] = []
+    tokens: list[Token] = []
     for raw in _raw_tokens(text):
-        if not found or raw.start >= found[-1].end:  # a number's suffix comes as tokens of its own, over the number
-            found.append(_token(text, raw))
-    found.append(Token(TokenKind.END, "", len(text), len(text)))
-    return _joined_strings(text, found)
+        if not tokens or raw.start >= tokens[-1].end:  # a number's suffix comes as extra tokens inside the number
+            tokens.append(_token(text, raw))
+    tokens.append(Token(TokenKind.END, "", len(text), len(text)))
+    return _joined_strings(text, tokens)
 
 
 def _raw_tokens(text: str) -> list[Any]:
-    import sqlglot  # imported here: it costs a tenth of a second, which programs without expressions should not spend
+    import sqlglot  # imported here: it takes a tenth of a second, which programs without expressions save
     from sqlglot.errors import SqlglotError
 
     try:
@@ -120,7 +120,7 @@ def _number(text: str, start: int, end: int) -> Token:
 
 
 def _unescaped(text: str, start: int, written: str) -> str:
-    """The string that a literal means.  ``\\%`` and ``\\_`` keep their backslash, for LIKE."""
+    """Returns the value of a string literal.  ``\\%`` and ``\\_`` keep their backslash, for LIKE."""
     if written[0] not in "'\"":
         raise ExpressionError(text, start, "raw and other prefixed strings are not supported", "use '…'")
 
@@ -134,7 +134,7 @@ def _unescaped(text: str, start: int, written: str) -> str:
 
 
 def _joined_strings(text: str, tokens: list[Token]) -> list[Token]:
-    """``'it''s'`` comes as two strings that touch: one string with a quote in it.  Apart, they are refused later."""
+    """Joins ``'it''s'``, which comes as two adjacent strings, into one with a quote."""
     joined: list[Token] = []
     for token in tokens:
         last = joined[-1] if joined else None

@@ -1,7 +1,7 @@
 """Arithmetic with Spark's rules (ANSI off) on whole columns.
 
-Arguments are arrays or Python scalars, at least one an array.  Each function is total: where Spark answers NULL, the
-function comes with a second array that is False there.  NumPy's warnings are off while these run.
+Arguments are arrays or Python scalars, at least one an array.  Each function is total: if Spark gives NULL, the
+function returns a second array that is False there.  NumPy's warnings are off while these run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ INT64_MIN: Final = -(2**63)
 INT64_MAX: Final = 2**63 - 1
 
 
-# Division.  Nothing is divided by zero: the divisor is replaced, and the result marked as null.
+# Division.  A zero divisor is replaced, and the result marked as null.
 
 
 def divide(a: Values, b: Values) -> tuple[Values, BoolArray]:
@@ -29,24 +29,24 @@ def divide(a: Values, b: Values) -> tuple[Values, BoolArray]:
 
 
 def remainder(a: Values, b: Values) -> tuple[Values, BoolArray]:
-    """Sign of the dividend."""
+    """Remainder with the sign of the dividend."""
     some = np.not_equal(b, 0)
     return np.fmod(a, np.where(some, b, 1)), some
 
 
 def int_divide(a: Values, b: Values) -> tuple[Values, BoolArray]:
-    """Cut off towards zero; −2⁶³ div −1 wraps."""
+    """Divides, truncating towards zero; −2⁶³ div −1 wraps."""
     some = np.not_equal(b, 0)
     return int_divide_by(a, np.where(some, b, 1)), some
 
 
 def int_divide_by(a: Values, b: Values) -> Values:
-    """As :func:`int_divide` with no zero in ``b``."""
+    """Divides as :func:`int_divide`, with no zero in ``b``."""
     return (a - np.fmod(a, b)) // b
 
 
 def positive_remainder(a: Values, b: Values) -> tuple[Values, BoolArray]:
-    """Java's way: (a % b + b) % b where a % b is negative, so a negative divisor gives a negative result."""
+    """Remainder as in Java: (a % b + b) % b if a % b is negative, so a negative divisor gives a negative result."""
     some = np.not_equal(b, 0)
     return positive_remainder_by(a, np.where(some, b, 1)), some
 
@@ -83,7 +83,7 @@ def floor_to_int(a: Values) -> Values:
 
 
 def float_to_int(a: Values) -> Values:
-    """Cut off towards zero; beyond the range its end; NaN is 0."""
+    """Truncates towards zero; clips to the range; NaN becomes 0."""
     inside = (a < 2.0**63) & (a >= -(2.0**63))
     whole = np.where(inside, a, 0.0).astype(np.int64)
     if inside.all():
@@ -92,10 +92,10 @@ def float_to_int(a: Values) -> Values:
 
 
 def round_half_up(a: Values, digits: int = 0) -> Values:
-    """Halves away from zero, going by the shortest decimal that reads as the number: round(1.005, 2) is 1.01.
+    """Rounds halves away from zero, by the shortest decimal of the number: round(1.005, 2) is 1.01.
 
-    Where the scaled number is further from a half than its own error, binary arithmetic decides alike; only the
-    rest takes the way over decimals.
+    If the scaled number is further from a half than its error, binary arithmetic gives the same; only the rest uses
+    decimals.
     """
     size = np.abs(a)
     scaled = size * 10.0**digits
@@ -104,7 +104,7 @@ def round_half_up(a: Values, digits: int = 0) -> Values:
     result = np.where(over >= 0.5, whole + 1.0, whole) / 10.0**digits
     clear = (np.abs(over - 0.5) > scaled * 2.0**-51) & (scaled < 2.0**52)
     result = np.where(scaled < 2.0**52, result, size)
-    # from 2⁶⁰ on the 17 digits that tell a float64 end before the place that is rounded
+    # from 2⁶⁰ on the 17 digits of a float64 end before the rounded place
     unclear = np.flatnonzero(~clear & (scaled < 2.0**60)) if digits else np.empty(0, np.int64)
     for i in unclear.tolist():
         exact = Decimal(repr(float(size[i])))
@@ -116,7 +116,7 @@ def round_half_up(a: Values, digits: int = 0) -> Values:
 
 
 def int_to_timestamp(a: Values) -> Values:
-    """Seconds to microseconds, staying at the ends."""
+    """Converts seconds to microseconds, clipped to the range."""
     limit = INT64_MAX // 1_000_000
     inside = (a <= limit) & (a >= -limit)
     return np.where(inside, np.where(inside, a, 0) * 1_000_000, np.where(a > 0, INT64_MAX, INT64_MIN))
@@ -127,7 +127,7 @@ def float_to_timestamp(a: Values) -> tuple[Values, BoolArray]:
 
 
 def checked_product(factor: int) -> Any:
-    """``a * factor``, null where that leaves the range."""
+    """Returns a function: ``a * factor``, null out of range."""
     limit = INT64_MAX // factor
 
     def product(a: Values) -> tuple[Values, BoolArray]:

@@ -1,7 +1,7 @@
-"""Tokens to syntax, by the precedence of Spark's own grammar (SqlBaseParser.g4).
+"""Parser, with the precedence of Spark's grammar (SqlBaseParser.g4).
 
-sqlglot's parser is not used: its tree has no positions for operators, rewrites calls, and binds ``a = b IS NULL`` and
-``a = b < c`` otherwise than Spark does, where the same text has to mean the same.  From loose to tight:
+sqlglot's parser is not used: its tree lacks positions of operators and rewrites calls, and it binds ``a = b IS NULL``
+and ``a = b < c`` differently from Spark, while equal texts must mean the same.  From loose to tight:
 
     OR, AND, NOT, one predicate (IS, IN, BETWEEN, LIKE), comparison, + - ||, * / % DIV, sign
 """
@@ -18,7 +18,7 @@ from spe.expressions.texts import timestamp_of_text
 from spe.stream.schema import AttributeType
 from spe.values import is_select
 
-#: Levels of nesting (a chain of n operators nests n deep): what the checker's recursion can take with room to spare.
+#: Most levels of nesting (a chain of n operators nests n deep): safe for the checker's recursion.
 MAX_DEPTH: Final = 150
 
 _COMPARISON: Final = {
@@ -91,10 +91,10 @@ _FIELDS: Final = {
 
 
 def parse(text: str) -> Syntax:
-    """The syntax of one expression.
+    """Parses an expression.
 
     Raises:
-      ExpressionError: it is none, or uses what is not supported.
+      ExpressionError: the text is no expression, or uses an unsupported construct.
     """
     return _Parser(text).whole()
 
@@ -116,7 +116,7 @@ class _Parser:
             self._unexpected("an operator or the end")
         return result
 
-    # The token at hand.
+    # The current token.
 
     @property
     def _token(self) -> Token:
@@ -128,7 +128,7 @@ class _Parser:
         return token
 
     def _take(self, *words: str) -> bool:
-        """Moves past these keywords or symbols if they come next."""
+        """Skips these keywords or symbols if they come next."""
         ahead = self._tokens[self._at : self._at + len(words)]
         if [t.word for t in ahead] != list(words):
             return False
@@ -355,11 +355,11 @@ class _Parser:
         self._expect("(")
         if self._take(")"):
             return []
-        found = [self._expression()]
+        arguments = [self._expression()]
         while self._take(","):
-            found.append(self._expression())
+            arguments.append(self._expression())
         self._expect(")")
-        return found
+        return arguments
 
     def _function(self, token: Token) -> Syntax:
         if token.word in ("CAST", "TRY_CAST"):

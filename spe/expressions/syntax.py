@@ -1,6 +1,6 @@
-"""What an expression looks like before it has types: names, values and calls, each with its place in the text.
+"""Untyped syntax of expressions: names, values and calls, each with its place in the text.
 
-Operators are calls too (``+``, ``and``, ``is null``), so the type checker knows one shape only.
+Operators are calls, too (``+``, ``and``, ``is null``), so the type checker handles one shape only.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Value:
     """A literal; None is NULL.
 
     Attributes:
-      type: None for NULL, which takes the type that its place asks for.
+      type: None for NULL, which takes the required type.
       wide: an integer that Spark reads as BIGINT (5L, or beyond 32 bits), not as INT.
     """
 

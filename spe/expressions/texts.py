@@ -1,7 +1,7 @@
-"""What string functions and casts from and to strings do with one text.
+"""String functions, and casts from and to strings, on one text.
 
-They run once per distinct text, not per row (spe.expressions.entries), so they may be plain Python.  Each is total:
-what Spark would answer with NULL is None.
+They run once per distinct text, not per row (spe.expressions.entries), so they may be plain Python.  Each is total: it
+returns None where Spark gives NULL.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from spe.expressions.numbers import INT64_MAX, INT64_MIN
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 
-#: What Spark trims before it casts a text: white space and control characters.
+#: Characters that Spark trims before casting a text: white space and control characters.
 _BLANK: Final = "".join(chr(c) for c in range(0x21)) + "\x7f"
 _INTEGER = re.compile(r"([+-]?)(?:(\d+)(?:\.\d*)?|\.\d*)", re.ASCII)
 _DOUBLE = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)[dDfF]?", re.ASCII)
@@ -44,7 +44,7 @@ _TIMESTAMP = re.compile(
 
 
 def substring(text: str, position: int, length: int = INT64_MAX) -> str:
-    """Characters from the 1-based position (0 counts as 1; negative ones from the end) on."""
+    """Returns characters from a 1-based position on (0 counts as 1; negative: from the end)."""
     start = position - 1 if position > 0 else len(text) + position if position < 0 else 0
     end = start + length
     return text[max(start, 0) : max(end, 0)] if end > start else ""
@@ -55,7 +55,7 @@ def replace(text: str, search: str, replacement: str = "") -> str:
 
 
 def split_part(text: str, delimiter: str, index: int) -> str | None:
-    """The 1-based part between delimiters, from the end if negative; "" beyond the ends."""
+    """Returns the 1-based part between delimiters, from the end if negative; "" out of range."""
     if index == 0:
         return None
     parts = text.split(delimiter) if delimiter else [text]
@@ -77,12 +77,12 @@ def _padding(text: str, length: int, pad: str) -> str:
 
 
 class Like:
-    """A LIKE pattern as a predicate on one text.
+    """A LIKE pattern as a predicate on a text.
 
-    Linear in the text: between two ``%`` the first match is always good enough, so nothing is tried twice.
+    Linear in the text: between two ``%`` the first match suffices, so there is no backtracking.
 
     Raises:
-      ValueError: the escape character stands before something that needs none, or at the end.
+      ValueError: the escape character is before a character that needs none, or at the end.
     """
 
     def __init__(self, pattern: str, escape: str) -> None:
@@ -110,33 +110,33 @@ class Like:
     def __call__(self, text: str) -> bool:
         if self._whole:
             return self._first.fullmatch(text) is not None
-        found = self._first.match(text)
+        match = self._first.match(text)
         for segment in self._middle:
-            if found is None:
+            if match is None:
                 return False
-            found = segment.search(text, found.end())
-        if found is None:
+            match = segment.search(text, match.end())
+        if match is None:
             return False
         tail = len(text) - self._last_length
-        return tail >= found.end() and self._last.fullmatch(text, tail) is not None
+        return tail >= match.end() and self._last.fullmatch(text, tail) is not None
 
 
 # Casts from strings.
 
 
 def int_of_text(text: str) -> int | None:
-    """As CAST in Spark with ANSI off: a fraction is cut off."""
-    found = _INTEGER.fullmatch(text.strip(_BLANK))
-    if found is None or found[0] in ("", "+", "-"):
+    """Casts as Spark does with ANSI off: truncates a fraction."""
+    match = _INTEGER.fullmatch(text.strip(_BLANK))
+    if match is None or match[0] in ("", "+", "-"):
         return None
-    value = int(found[1] + (found[2] or "0")) if len(found[0]) < 400 else INT64_MAX + 1
+    value = int(match[1] + (match[2] or "0")) if len(match[0]) < 400 else INT64_MAX + 1
     return value if INT64_MIN <= value <= INT64_MAX else None
 
 
 def float_of_text(text: str) -> float | None:
     body = text.strip(_BLANK)
-    found = _DOUBLE.fullmatch(body)
-    return float(found[1]) if found is not None else _SPECIAL.get(body.lower())
+    match = _DOUBLE.fullmatch(body)
+    return float(match[1]) if match is not None else _SPECIAL.get(body.lower())
 
 
 def bool_of_text(text: str) -> bool | None:
@@ -145,14 +145,14 @@ def bool_of_text(text: str) -> bool | None:
 
 
 def timestamp_of_text(text: str) -> int | None:
-    """Microseconds of ``2026``, ``2026-01``, ``2026-01-31`` or ``2026-01-31 12:00[:00[.123456]][zone]``; else None.
+    """Reads ``2026``, ``2026-01``, ``2026-01-31`` or ``2026-01-31 12:00[:00[.123456]][zone]``; None otherwise.
 
-    UTC where there is no zone; a zone is Z, UTC, GMT or an offset.  Digits beyond microseconds are cut off.
+    UTC without a zone; a zone is Z, UTC, GMT or an offset.  Digits beyond microseconds are cut off.
     """
-    found = _TIMESTAMP.fullmatch(text.strip(_BLANK))
-    if found is None:
+    match = _TIMESTAMP.fullmatch(text.strip(_BLANK))
+    if match is None:
         return None
-    part = {name: int(value) for name, value in found.groupdict("0").items() if value.isdigit()}
+    part = {name: int(value) for name, value in match.groupdict("0").items() if value.isdigit()}
     try:
         moment = datetime(
             part["year"],
@@ -161,26 +161,26 @@ def timestamp_of_text(text: str) -> int | None:
             part["hour"],
             part["minute"],
             part["second"],
-            int((found["fraction"] or "").ljust(6, "0")[:6]),
+            int((match["fraction"] or "").ljust(6, "0")[:6]),
             UTC,
         )
     except ValueError:
         return None
-    if (found["month"] and not part["month"]) or (found["day"] and not part["day"]):
+    if (match["month"] and not part["month"]) or (match["day"] and not part["day"]):
         return None
     if part["zone_hour"] > 18 or part["zone_minute"] > 59:
         return None
     offset_us = (part["zone_hour"] * 60 + part["zone_minute"]) * 60_000_000
-    return (moment - _EPOCH) // _MICROSECOND + (offset_us if found["sign"] == "-" else -offset_us)
+    return (moment - _EPOCH) // _MICROSECOND + (offset_us if match["sign"] == "-" else -offset_us)
 
 
 # Casts to strings.
 
 
 def text_of_float(value: float) -> str:
-    """As Double.toString of Java 19 and later: plain between 10⁻³ and 10⁷, else with an exponent.
+    """Formats as Double.toString of Java 19 and later: plain between 10⁻³ and 10⁷, else with an exponent.
 
-    The shortest digits that are read back as the value; where that is one, the two that are nearest to it (4.9E-324).
+    Uses the shortest digits that identify the value; instead of a single one, the nearest two (4.9E-324).
     """
     value += 0.0
     if value != value:
@@ -211,7 +211,7 @@ def text_of_bool(value: bool) -> str:
 
 
 def text_of_timestamp(us: int) -> str:
-    """``2026-01-31 12:00:00.5``: no zeros at the end of the fraction; UTC."""
+    """Formats ``2026-01-31 12:00:00.5``, in UTC, without trailing zeros."""
     seconds, micros = divmod(us, 1_000_000)
     text = str(np.datetime64(seconds, "s")).replace("T", " ")
     if not text.startswith("-") and len(text) > len("2026-01-31 12:00:00"):

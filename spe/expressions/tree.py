@@ -1,6 +1,6 @@
-"""The typed tree: what an expression computes, as the generator sees it.
+"""The typed tree of an expression, for the generator.
 
-Nodes compare by what they compute, not by where they stand, so an equal part is computed once.
+Nodes compare by their computation, not by their position, so equal parts are computed once.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ Bounds = tuple[int, int] | None
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """How a function computes.  Null if any argument is.
+    """The implementation of a function.  The result is null if any argument is.
 
     One of ``template``, ``columns`` and ``text`` is set.
 
     Attributes:
       template: a NumPy expression with ``{0}``, ``{1}`` … for its arguments (arrays, or scalars if literals).
-      columns: takes such arguments; returns an array, or if ``partial`` the array and which rows are not null.
-      text: takes Python values of one row, at least one of all arguments a string or the result one; run once per
-        distinct combination.  Returns a Python value, or if ``partial`` possibly None.
-      partial: may be null though no argument is.
-      warns: NumPy may warn (overflow, division, NaN), though the result is as wanted.
+      columns: takes such arguments; returns an array, or if ``partial`` the array and a mask of rows that are not null.
+      text: takes Python values of one row, where an argument or the result is a string; called once per distinct
+        combination.  Returns a Python value, or None if ``partial``.
+      partial: the result may be null although no argument is.
+      warns: NumPy may warn (overflow, division, NaN) although the result is correct.
       literals: indexes of arguments that are always literals.
     """
 
@@ -42,7 +42,7 @@ class Function:
 
 
 class Form(enum.Enum):
-    """What is computed otherwise than row by row from values alone: nulls decide, or dictionaries."""
+    """Special forms, which depend on nulls or dictionaries, not on values alone."""
 
     AND = enum.auto()
     OR = enum.auto()
@@ -50,10 +50,10 @@ class Form(enum.Enum):
     SAME = enum.auto()  # (a, b, a = b): null-safe equality
     CASE = enum.auto()  # (condition, value, condition, value, …, else)
     COALESCE = enum.auto()
-    GREATEST = enum.auto()  # (a, b): the one that is not null, else the larger
+    GREATEST = enum.auto()  # (a, b): the larger, or the one that is not null
     LEAST = enum.auto()
     TEXT_EQUAL = enum.auto()  # two strings; the second may be a literal
-    FLOAT_EQUAL = enum.auto()  # two floats, by NaN's rules; a literal makes these cheaper
+    FLOAT_EQUAL = enum.auto()  # two floats, with the rules for NaN; cheaper with a literal
     FLOAT_LESS = enum.auto()
     FLOAT_LESS_EQUAL = enum.auto()
 
@@ -63,7 +63,7 @@ class TypedExpression:
     """A part of an expression.
 
     Attributes:
-      nullable: may be null.
+      nullable: the value may be null.
       position: offset in the text, for errors.
       bounds: for an integer, see :data:`Bounds`.
     """
@@ -84,9 +84,9 @@ class Attr(TypedExpression):
 
 @dataclass(frozen=True, slots=True)
 class Const(TypedExpression):
-    """A literal, or a part of literals only; None is null.  ``repr`` tells 0.0 from −0.0, and NaN equals itself.
+    """A literal, or a part of literals only; None is null.  ``key`` distinguishes 0.0 and −0.0; NaN equals NaN.
 
-    ``untyped`` is NULL itself, which takes the type that its place asks for.
+    ``untyped`` is NULL itself, which takes the required type.
     """
 
     value: Any = field(compare=False)
@@ -96,7 +96,7 @@ class Const(TypedExpression):
 
 @dataclass(frozen=True, slots=True)
 class Apply(TypedExpression):
-    """A function of its arguments."""
+    """A function with arguments."""
 
     function: Function
     arguments: tuple[TypedExpression, ...]
@@ -104,7 +104,7 @@ class Apply(TypedExpression):
 
 @dataclass(frozen=True, slots=True)
 class Special(TypedExpression):
-    """A special form of its arguments."""
+    """A special form with arguments."""
 
     form: Form
     arguments: tuple[TypedExpression, ...]
