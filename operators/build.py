@@ -1,4 +1,4 @@
-"""Builds running operators: one line for each operator that a query can have."""
+"""Builds running operators: one line for each kind."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def _topk(spec: TopKSpec, inputs: Sequence[Schema], schema: Schema) -> Operator:
 
 
 def _custom(spec: CustomSpec, inputs: Sequence[Schema], _: Schema) -> Operator:
-    found = load_class(spec.path, "path")
+    user_class = load_class(spec.path, "path")
     try:
-        made = hosted(found(tuple(inputs), **spec.arguments))
-    except Exception as error:  # a user's code
+        made = hosted(user_class(tuple(inputs), **spec.arguments))
+    except Exception as error:  # user code
         raise QueryError("arguments", f"{spec.path} cannot be made: {type(error).__name__}: {error}") from error
     return Trials(made) if spec.skips else made
 
@@ -68,13 +68,13 @@ _CONSTRUCTIONS: Final[dict[type[OperatorSpec], Construction]] = {
 
 
 def register(declared: type[OperatorSpec], construction: Construction) -> None:
-    """Adds an operator that is declared elsewhere: queries that are read from now on can have it."""
+    """Adds an operator that is declared elsewhere, for queries that are read afterwards."""
     OPERATORS[declared.KEYWORD] = declared
     _CONSTRUCTIONS[declared] = construction
 
 
 def build_operator(operator: query.QueryOperator, inputs: Sequence[Schema]) -> Operator:
-    """A running operator in its initial state; one that rejects is :class:`Skipping`.
+    """Builds an operator in its initial state; wraps one that rejects in :class:`Skipping`.
 
     Args:
       operator: name, specification and output schema.

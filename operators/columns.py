@@ -1,7 +1,7 @@
 """Arrays of equal length that grow at the end and are written in any order.
 
-However long they are, no step does more than its own entries and a bounded portion beside (rule B8): growing
-copies in portions, a snapshot copies nothing, and a write after it saves the entries that it overwrites.
+B8: whatever their length, a step handles its own entries and a bounded portion in addition.  Growing copies in
+portions, a snapshot copies nothing, and a write after a snapshot saves the entries that it overwrites.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from spe.stream.batch import Column, Rows, concat_rows
 from spe.stream.frozen import Frozen, FrozenArray, IndexArray
 from spe.stream.strings import Int32Array
 
-#: dtype, and what a new entry holds.
+#: dtype, and value of new entries.
 Kind = tuple[npt.DTypeLike, Any]
-#: An array in a snapshot: as it was taken, or as it was read from bytes.
+#: An array in a snapshot, frozen or decoded.
 Leaf = Any
 _LEAST: Final = 16
 
@@ -30,7 +30,7 @@ class Columns:
     """Arrays of equal length.
 
     Attributes:
-      arrays: the entries 0 … count − 1, and room for more.  Adding entries may put others in their place.
+      arrays: the entries 0 … count − 1, and room for more.  Adding entries may replace the arrays.
     """
 
     __slots__ = ("_fills", "_frozen", "arrays", "count")
@@ -39,7 +39,7 @@ class Columns:
         self.arrays: list[npt.NDArray[Any]] = [np.empty(0, dtype) for dtype, _ in kinds]
         self.count = 0
         self._fills = [fill for _, fill in kinds]
-        #: Snapshots of the present arrays that somebody still holds.
+        #: Snapshots of the present arrays that are still referenced.
         self._frozen: list[ref[Frozen]] = []
 
     @property
@@ -62,7 +62,7 @@ class Columns:
         self._frozen = []  # snapshots have the old arrays, which are not written any more
 
     def add(self, more: int) -> int:
-        """Adds ``more`` entries with the value of new ones; returns the number of the first."""
+        """Adds ``more`` entries with the initial value; returns the number of the first."""
         old = self.count
         if old + more > self.room:
             finished(self.reserve(more))
@@ -72,24 +72,24 @@ class Columns:
         return old
 
     def before_write(self, at: IndexArray) -> None:
-        """Saves what snapshots still need of entries that are about to be written."""
+        """Saves entries for snapshots before they are written."""
         if self._frozen:
             for frozen in self._alive():
                 frozen.save(at)
 
     def replace(self, number: int, array: npt.NDArray[Any]) -> None:
-        """Puts a new array in the place of one; snapshots keep the old one, and are saved from that."""
+        """Replaces an array; snapshots keep the old one."""
         self.arrays[number] = array
 
     def freeze(self) -> list[FrozenArray]:
-        """The present entries of each array; later writes do not change what is returned."""
-        self._alive()  # forgets the others
+        """Returns the present entries of each array; later writes do not change the result."""
+        self._alive()  # drops dead references
         frozen = Frozen(self.arrays, self.count)
         self._frozen.append(ref(frozen))
         return frozen.columns()
 
     def _alive(self) -> list[Frozen]:
-        alive = [frozen for one in self._frozen if (frozen := one()) is not None]
+        alive = [frozen for reference in self._frozen if (frozen := reference()) is not None]
         if len(alive) < len(self._frozen):
             self._frozen = [ref(frozen) for frozen in alive]
         return alive
@@ -116,13 +116,13 @@ def copied(leaf: Leaf, out: npt.NDArray[Any], count: int) -> Steps[None]:
             yield
         if isinstance(leaf, np.ndarray):
             out[start:stop] = leaf[start:stop]
-        else:  # of values that may be sequences themselves
+        else:  # values may be sequences themselves
             for at in range(start, stop):
                 out[at] = leaf[at]
 
 
 def filled(count: int, fill: int) -> Steps[IndexArray]:
-    """An array of ``count`` times ``fill``, made in portions."""
+    """Makes an array of ``count`` times ``fill``, in portions."""
     array = np.empty(count, np.intp)
     for start, stop in portions(count, steps.COPIED):
         if start:
@@ -132,26 +132,26 @@ def filled(count: int, fill: int) -> Steps[IndexArray]:
 
 
 def chosen(mask: npt.NDArray[np.bool_]) -> Steps[IndexArray]:
-    """``mask.nonzero()[0]``, in portions."""
+    """Computes ``mask.nonzero()[0]``, in portions."""
     return (yield from where(len(mask), lambda start, stop: mask[start:stop]))
 
 
 def where(count: int, test: Callable[[int, int], npt.NDArray[np.bool_]]) -> Steps[IndexArray]:
-    """The entries of 0 … count − 1 for which ``test`` holds, ascending, in portions.
+    """Returns the entries of 0 … count − 1 for which ``test`` holds, ascending, in portions.
 
     Args:
-      test: (start, stop) -> of each entry from ``start`` to before ``stop``.
+      test: (start, stop) -> mask of the entries from ``start`` to before ``stop``.
     """
-    found = []
+    parts = []
     for start, stop in portions(count, steps.COPIED):
         if start:
             yield
-        found.append(test(start, stop).nonzero()[0] + start)
-    return (yield from picked(found, [None] * len(found))) if found else np.empty(0, np.intp)
+        parts.append(test(start, stop).nonzero()[0] + start)
+    return (yield from picked(parts, [None] * len(parts))) if parts else np.empty(0, np.intp)
 
 
 def consecutive(start: int, stop: int) -> Steps[IndexArray]:
-    """``np.arange(start, stop)``, in portions."""
+    """Computes ``np.arange(start, stop)``, in portions."""
     array = np.empty(stop - start, np.intp)
     for first, last in portions(stop - start, steps.COPIED):
         if first:
@@ -161,7 +161,7 @@ def consecutive(start: int, stop: int) -> Steps[IndexArray]:
 
 
 def inverse(which: IndexArray, numbers: IndexArray, count: int) -> Steps[IndexArray]:
-    """An array of ``count`` entries, ``numbers`` at ``which`` and −1 elsewhere, made in portions."""
+    """Makes an array of ``count`` entries, ``numbers`` at ``which`` and −1 elsewhere, in portions."""
     array = yield from filled(count, -1)
     for start, stop in portions(len(which), steps.INDEXED):
         if start:
@@ -171,25 +171,25 @@ def inverse(which: IndexArray, numbers: IndexArray, count: int) -> Steps[IndexAr
 
 
 def sorted_order(values: npt.NDArray[Any]) -> Steps[IndexArray]:
-    """``values.argsort(kind="stable")``, in portions: entries are dealt to ranges of values, each sorted alone."""
+    """Computes ``values.argsort(kind="stable")``, in portions: divides entries into ranges, and sorts each."""
     count = len(values)
     if count <= 2 * steps.INDEXED:
         return values.argsort(kind="stable")
-    # The sample is so large that a range holds about INDEXED / 4 entries.  A value that is frequent becomes a splitter
-    # with a range of its own, which needs no sorting.  The result does not depend on the sample; it is random, since a
-    # regular one could miss all of a periodic order.
+    # With this sample size a range has about INDEXED / 4 entries.  A frequent value becomes a splitter with its own
+    # range, which needs no sorting.  The result does not depend on the sample; it is random, since a regular sample
+    # could miss a periodic order.
     looked_at = np.random.default_rng(0).integers(0, count, 256 * (count // steps.INDEXED + 1))
     splitters = np.unique(np.sort(values[looked_at])[::64])
     ranges = np.empty(count, np.int32)
     sizes = np.zeros(2 * len(splitters) + 1, np.int64)
     for start, stop in portions(count, steps.INDEXED):
         some = values[start:stop]
-        found = splitters.searchsorted(some, side="right")
-        found += splitters.searchsorted(some, side="left")
-        ranges[start:stop] = found
-        sizes += np.bincount(found, minlength=len(sizes))
+        places = splitters.searchsorted(some, side="right")
+        places += splitters.searchsorted(some, side="left")
+        ranges[start:stop] = places
+        sizes += np.bincount(places, minlength=len(sizes))
         yield
-    # Every step writes all over it, so the system would have to clear all of it in the first step.
+    # Steps write to all of it in any order, so without this the system would clear all its pages in the first step.
     order = yield from filled(count, 0)
     ends = sizes.cumsum()
     free = ends - sizes
@@ -213,7 +213,7 @@ def sorted_order(values: npt.NDArray[Any]) -> Steps[IndexArray]:
 def picked(
     arrays: Sequence[npt.NDArray[Any]], which: Sequence[IndexArray | Int32Array | None]
 ) -> Steps[npt.NDArray[Any]]:
-    """The entries ``which`` of each array (None: all), one array after the other, in portions."""
+    """Concatenates the entries ``which`` of each array (None: all), in portions."""
     counts = [len(a) if w is None else len(w) for a, w in zip(arrays, which, strict=True)]
     if sum(counts) <= steps.INDEXED:
         return np.concatenate([a if w is None else a.take(w) for a, w in zip(arrays, which)])
@@ -229,7 +229,7 @@ def picked(
 
 
 def picked_rows(parts: Sequence[Rows], which: Sequence[IndexArray | None]) -> Steps[Rows]:
-    """The same for rows without strings, or with strings in one dictionary."""
+    """Concatenates rows ``which`` of each part as :func:`picked`; strings must be in one dictionary."""
     if sum([len(p) if w is None else len(w) for p, w in zip(parts, which, strict=True)]) <= steps.INDEXED:
         return concat_rows([p if w is None else p.take(w) for p, w in zip(parts, which)])
     time = yield from picked([p.time for p in parts], which)

@@ -1,9 +1,8 @@
-"""Base classes for operators and aggregates of your own.
+"""Base classes for user-defined operators and aggregates.
 
-Both are named in a query by import path, ``package.module:Class``, and must be importable on every machine that runs
-or checks the query.  Whatever they do has to be a function of their input in its order and nothing else: no clock, no
-randomness, no ``hash()``, no iteration over sets.  Replicas run the same code on the same rows and must come to the
-same bits.
+A query names both by import path, ``package.module:Class``; they must be importable on every machine that runs or
+checks the query.  Their results must depend only on their input and its order: no clock, no randomness, no ``hash()``,
+no iteration over sets.  Replicas run the same code on the same rows and must get the same bits.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ from spe.stream.times import BEFORE_TIME
 
 
 class CustomOperator(Operator):
-    """An operator of your own; see ``operators.operator`` for the contract of ``step``.
+    """Base of user-defined operators; see ``operators.operator`` for the contract of ``step``.
 
     A subclass defines ``output_schema`` and ``step``.  One with state also defines ``snapshot`` and ``restore``: the
-    snapshot must never change afterwards, so write to copies of what it refers to, and consists of dict, list, tuple,
-    int, float, str, bool, None, bytes, NumPy arrays, Column, Rows and StringDictionary.  Undo/redo keeps that snapshot
-    unless the subclass defines ``oldest_needed`` and ``clear`` as well, and ``recount`` if it counts something.  A
-    checkpoint log has it as one record; of a :class:`operators.keyed.KeyedOperator` one for each key.
+    snapshot must never change afterwards, so write to copies of objects in it; it consists of dict, list, tuple, int,
+    float, str, bool, None, bytes, NumPy arrays, Column, Rows and StringDictionary.  Undo/redo stores that snapshot
+    unless the subclass also defines ``oldest_needed`` and ``clear``, and ``recount`` if it has counters.  A
+    checkpoint log stores it as one record; for a :class:`operators.keyed.KeyedOperator` as one record per key.
 
     Args:
       inputs: schema of each port.
-      arguments: what the query gives under ``arguments``; of your own choosing.
+      arguments: ``arguments`` of the query; defined by the subclass.
     """
 
     def __init__(self, inputs: Sequence[Schema], **arguments: Any) -> None:
@@ -41,16 +40,16 @@ class CustomOperator(Operator):
     @classmethod
     @abstractmethod
     def output_schema(cls, inputs: Sequence[Schema], **arguments: Any) -> Schema:
-        """The schema of the output.  Raises ValueError, saying what is wrong with inputs or arguments."""
+        """Returns the schema of the output.  Raises ValueError for wrong inputs or arguments."""
 
     @classmethod
     def keeps_state(cls) -> bool:
-        """Is there anything to restore?"""
+        """Does it have state?"""
         return cls.snapshot is not Operator.snapshot
 
     @classmethod
     def keeps_cells(cls) -> bool:
-        """Does a checkpoint log get its state by key?  See :class:`operators.keyed.KeyedOperator`."""
+        """Does a checkpoint log store its state by key?  See :class:`operators.keyed.KeyedOperator`."""
         return False
 
     def oldest_needed(self) -> int | None:
@@ -67,7 +66,7 @@ class CustomHost(Operator):
 
     @property
     def previous(self) -> int:
-        """End of the slice before."""
+        """End of the previous slice."""
         return self._previous
 
     def step(self, ports: Sequence[Rows | None], boundary: int) -> Rows | None:
@@ -108,7 +107,7 @@ class CustomHost(Operator):
         self._operator.restore(state["operator"])
 
     def counters(self) -> Mapping[str, int]:
-        return {name: int(n) for name, n in self._operator.counters().items()}  # NumPy's numbers cannot be sent
+        return {name: int(n) for name, n in self._operator.counters().items()}  # NumPy integers cannot be sent
 
     def oldest_needed(self) -> int | None:
         return self._operator.oldest_needed()
@@ -122,7 +121,7 @@ class CustomHost(Operator):
 
 
 def _check_kind(rows: Rows) -> None:
-    """Checks what a user's operator returned.  Raises TypeError where it, or a part of it, is of another type."""
+    """Raises TypeError if the result of a user's operator, or a part of it, has another type."""
     if not isinstance(rows, Rows):
         raise TypeError(f"returned a {type(rows).__name__}; expected Rows or None")
     times: dict[str, object] = {"time": rows.time, "t_max": rows.t_max}

@@ -1,4 +1,4 @@
-"""A rolling digest of a stable stream, so that replicas can tell in a few bytes whether they made the same tuples."""
+"""A rolling digest of a stable stream, so that replicas can compare their tuples by a few bytes."""
 
 from __future__ import annotations
 
@@ -14,43 +14,43 @@ from spe.stream.hashing import mix, value_bits
 
 #: Tuples between two marks: the positions at which replicas compare (docs/internals/rules.md, invariant 4).
 MARK_EVERY: Final = 1_000
-#: Rows that are collected before they are hashed: so many that NumPy's cost per call does not matter.
+#: Number of rows that are hashed at once: large enough that the cost of a NumPy call does not matter.
 HASH_ROWS: Final = 8_192
-#: Marks kept, the newest ones.  A replica that lags further behind than this is not compared until it has caught up.
+#: Number of stored marks, the newest ones.  A replica that lags further is not compared until it has caught up.
 MARKS_KEPT: Final = 64
 
-#: Makes the factor of the next column from that of the last; odd, so that no bit is lost.
+#: Ratio of the factors of consecutive columns; odd, so that no bit is lost.
 _COLUMN: Final = 0xBF58476D1CE4E5B9
-#: Factor of everything before a block.  With that of the columns a column would equal its neighbour a block later.
+#: Factor of everything before a block.  It differs from _COLUMN: a column must not equal its neighbour a block later.
 _BLOCK: Final = 0xD1B54A32D192ED03
 
 _HALF: Final = np.uint64(32)
 
-#: Digests fit a signed 64-bit integer, so that any codec can carry them; sums modulo 2**63 stay sums.
+#: Digests fit a signed 64-bit integer, for any codec; sums modulo 2**63 stay sums.
 _MASK: Final = (1 << 63) - 1
 
-#: Factor of a row by its place among the MARK_EVERY of its block: odd, and like random numbers, so that rows which
-#: change places do not cancel out.  shape (MARK_EVERY,)
+#: Factor of a row by its place among the MARK_EVERY of its block: odd pseudo-random numbers, so that exchanged rows do
+#: not cancel out.  shape (MARK_EVERY,)
 _WEIGHTS: Final = mix(np.arange(1, MARK_EVERY + 1, dtype=np.uint64)) | np.uint64(1)
 
 
 class RollingDigest:
-    """Of the tuples 1 … count of a stream: Σ hash(tuple) · weight(place in its block of MARK_EVERY), modulo 2**63.
+    """Digest of tuples 1 … count of a stream: Σ hash(tuple) · weight(place in its block of MARK_EVERY), modulo 2**63.
 
-    Where a block begins, what was before it is multiplied by an odd number.  Being a sum it does not depend on how
-    the stream is cut; weights and factor make it depend on the order.  The hash goes by value (a string's text, never
-    its code), over time, t_max and every attribute.  Rows are put by and hashed many at a time, or when somebody asks:
-    a small slice costs an append to a list, not some fifty NumPy calls.
+    At the start of a block, the digest so far is multiplied by an odd number.  As a sum, the digest does not depend on
+    cuts of the stream; weights and factor make it depend on the order.  The hash uses values (a string's text, never
+    its code) of time, t_max and every attribute.  Rows are collected and hashed many at a time, or on request: a small
+    slice costs an append to a list, not some fifty NumPy calls.
 
     Args:
-      count: tuples before this point.
+      count: number of tuples before this point.
       value: their digest.
     """
 
     __slots__ = ("_count", "_marks", "_pending", "_value", "count")
 
     def __init__(self, count: int = 0, value: int = 0) -> None:
-        #: Tuples added.
+        #: Number of added tuples.
         self.count = count
         self._marks: dict[int, int] = {}
         self._count = count
@@ -58,25 +58,25 @@ class RollingDigest:
         self._pending: list[Rows] = []
 
     def add(self, rows: Rows) -> None:
-        """Takes the next tuples of the stream."""
+        """Adds the next tuples of the stream."""
         self._pending.append(rows)
         self.count += len(rows)
         if self.count - self._count >= HASH_ROWS:
             self._hash()
 
     def marks(self) -> dict[int, int]:
-        """Position (a multiple of MARK_EVERY) -> digest there; in ascending order, the newest MARKS_KEPT."""
+        """Returns position (a multiple of MARK_EVERY) -> digest there; ascending, the newest MARKS_KEPT."""
         self._hash()
         return self._marks
 
     def newest_mark(self) -> tuple[int, int]:
-        """(position, digest) of the last mark; (0, 0) if there is none.  Cheap: hashes only once a mark is passed."""
+        """Returns (position, digest) of the last mark; (0, 0) if there is none.  Hashes only after a new mark."""
         if self.count // MARK_EVERY > self._count // MARK_EVERY:
             self._hash()
         return next(reversed(self._marks.items()), (0, 0))
 
     def value(self) -> int:
-        """The digest of everything added."""
+        """Returns the digest of all added tuples."""
         self._hash()
         return self._value
 
@@ -85,7 +85,7 @@ class RollingDigest:
             return
         rows = concat_rows(self._pending)
         self._pending = []
-        first = min(-self._count % MARK_EVERY, len(rows))  # what the block that we are in still lacks
+        first = min(-self._count % MARK_EVERY, len(rows))  # rows missing in the current block
         last = len(rows) - (len(rows) - first) % MARK_EVERY
         for start, stop in ((0, first), (first, last), (last, len(rows))):
             if start < stop:
@@ -94,7 +94,7 @@ class RollingDigest:
             del self._marks[position]
 
     def _add_blocks(self, rows: Rows) -> None:
-        """Whole blocks, or rows of a single one."""
+        """Adds whole blocks, or rows of a single block."""
         place = self._count % MARK_EVERY
         size = min(len(rows), MARK_EVERY - place)
         weights = _WEIGHTS[place : place + size]
@@ -115,13 +115,15 @@ class RollingDigest:
 
 
 def _bits(rows: Rows) -> Iterator[npt.NDArray[np.uint64] | None]:
-    """Time, t_max and all columns, 64 bits a row; None where all are zero."""
+    """Yields time, t_max and all columns, 64 bits a row; None if all are zero."""
     yield rows.time.view(np.uint64)
-    # t_max by its distance: equal arrays and the same array must hash alike
+    # t_max as a distance: equal arrays and the same array must hash alike
     yield None if rows.t_max is rows.time else (rows.t_max - rows.time).view(np.uint64)
     for column in rows.columns:
         bits = value_bits(column)
-        if column.values.dtype.itemsize == 8:  # a difference in the high bits only would be lost, or cancel out
+        if (
+            column.values.dtype.itemsize == 8
+        ):  # otherwise a difference in the high bits only would be lost, or cancel out
             folded = bits >> _HALF
             folded ^= bits
             bits = folded

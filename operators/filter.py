@@ -27,5 +27,5 @@ class Filter(Operator):
         mask = self._where.mask(rows)
         if mask.all():
             return rows
-        kept = rows.select(mask)
-        return kept if len(kept) else None
+        selected = rows.select(mask)
+        return selected if len(selected) else None

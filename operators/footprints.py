@@ -1,7 +1,7 @@
-"""What an operator puts into a checkpoint log, slice by slice, and how it is made again from it (rules G2 to G4).
+"""Footprints: the records of an operator in a checkpoint log, and its reconstruction from them (rules G2 to G4).
 
 A *cell* is one group in one pane, or the open count window of one group.  Its *footprint* is its state at the end of a
-slice, which holds exactly the rows before that time.  Footprints name groups by their keys, not by slots, which differ
+slice, including exactly the rows before that time.  Footprints name groups by their keys, not by slots, which differ
 between replicas and after a restart.
 """
 
@@ -20,18 +20,18 @@ from operators.steps import Steps, finished
 from spe.stream.batch import BoolArray, Int64Array
 from spe.stream.times import BEFORE_TIME
 
-#: The time of the footprint of a cell that has none.
+#: Time that stands for a missing footprint.
 UNWRITTEN: Final = BEFORE_TIME
 #: A tree as in a snapshot.
 Tree = Mapping[str, Any]
-#: Cells of each pane (of pane 0, where there are none), ascending.
+#: Cells of each pane (of pane 0, if there are no panes), ascending.
 Picked = Sequence[tuple[int, IndexArray]]
-#: More footprints than this are made of a snapshot, while the stream goes on.
+#: Number of footprints above which they are made from a snapshot, while the stream goes on.
 LATER: Final = 1 << 15
 
 
 class LiveFootprints(NamedTuple):
-    """Footprints that count, or did: the time of each, and whether it is not final.  Many come in several parts."""
+    """Valid or replaced footprints: the time of each, and whether it is not final.  Many come in several parts."""
 
     times: Int64Array
     not_final: BoolArray
@@ -39,17 +39,17 @@ class LiveFootprints(NamedTuple):
 
 @dataclass(slots=True)
 class Footprints:
-    """What the end of a slice adds to the log.
+    """Additions to the log at the end of a slice.
 
     Attributes:
-      closings: of groups whose newest footprint counts no more, and that have no open window; before the records.
-      records: the footprints, each tree with those of many cells; those of many more are :attr:`later`.
-      later: the state that the footprints are still to be made of, and the cells; None: all are in ``records``.
-      count: how many footprints these are.
-      rewritten: how many of them only because the older one was from too long ago.
-      not_final: how many of them are not final (G3).
-      replaced: older footprints that count no more, in parts.
-      whole: the records are all there is: nothing that was written before counts.
+      closings: records that invalidate the newest footprint of groups without an open window; before ``records``.
+      records: the footprints, each tree with those of many cells; too many footprints are in :attr:`later`.
+      later: the state from which the footprints are to be made, and the cells; None: all are in ``records``.
+      count: number of footprints.
+      rewritten: number of footprints that replace unchanged, old ones.
+      not_final: number of footprints that are not final (G3).
+      replaced: older footprints that are not valid any more, in parts.
+      whole: the records are complete: no earlier record is valid.
     """
 
     closings: list[Tree] = field(default_factory=list)
@@ -63,11 +63,11 @@ class Footprints:
 
 
 class Later(NamedTuple):
-    """Footprints that are still to be made.
+    """Footprints that are to be made later.
 
     Attributes:
-      operator: one like that whose they are; it is empty, and nobody else has it.
-      state: whose footprints they are.
+      operator: an empty operator of the same kind, not used elsewhere.
+      state: the state with the cells.
     """
 
     operator: Any
@@ -75,7 +75,7 @@ class Later(NamedTuple):
     picked: Picked
 
     def records(self) -> list[Tree]:
-        """All of them; may be called in a thread, once."""
+        """Makes all footprints; may be called in a thread, once."""
         self.operator.restore(self.state)
         made: list[Tree] = finished(self.operator.records(self.picked))
         return made
@@ -83,45 +83,45 @@ class Later(NamedTuple):
 
 @dataclass(slots=True)
 class Rewriting:
-    """What is written anew, oldest first: footprints from before a time, and some of those from then.
+    """Selects old footprints to rewrite, oldest first: those before a time, and some of those at that time.
 
     Attributes:
-      below: that time; UNWRITTEN: nothing is.
-      most: how many from then there is still time for.
+      below: the time; UNWRITTEN: nothing is rewritten.
+      most: number of footprints at that time that may still be rewritten.
     """
 
     below: int = UNWRITTEN
     most: int = 0
 
     def chosen(self, written: Int64Array, counts: Callable[[int, int], BoolArray] | None = None) -> Steps[IndexArray]:
-        """Which footprints these are, ascending, in portions.
+        """Returns the selected footprints, ascending, in portions.
 
         Args:
-          written: the time of each, (n,).
-          counts: (start, stop) -> which of these count; None: all.
+          written: times of the footprints, shape (n,).
+          counts: (start, stop) -> mask of the valid ones; None: all.
         """
         if self.below == UNWRITTEN:
             return np.empty(0, np.intp)
 
         def older(start: int, stop: int) -> BoolArray:
-            found: BoolArray = written[start:stop] < self.below
-            return found if counts is None else found & counts(start, stop)
+            is_older: BoolArray = written[start:stop] < self.below
+            return is_older if counts is None else is_older & counts(start, stop)
 
         def at_that_time(start: int, stop: int) -> BoolArray:
-            found: BoolArray = written[start:stop] == self.below
-            return found if counts is None else found & counts(start, stop)
+            is_then: BoolArray = written[start:stop] == self.below
+            return is_then if counts is None else is_then & counts(start, stop)
 
-        found = yield from where(len(written), older)
+        selected = yield from where(len(written), older)
         if self.most > 0:
             some = (yield from where(len(written), at_that_time))[: self.most]
             self.most -= len(some)
             if len(some):
-                found = np.sort(np.concatenate([found, some]))
-        return found
+                selected = np.sort(np.concatenate([selected, some]))
+        return selected
 
 
 class CellRecord(NamedTuple):
-    """Attributes: ``time``: end of the slice that it was written in; ``closes``: is it a closing?"""
+    """A record of an operator: ``time`` is the end of its slice; ``closes``: it is a closing."""
 
     time: int
     tree: Tree
@@ -131,46 +131,46 @@ class CellRecord(NamedTuple):
 class KeepsCells(ABC):
     """An operator that can write footprints.
 
-    What it writes at the end of a slice is in the log, or is *forgotten* at once (:meth:`forget_footprints`): else
-    the log would lack it.
+    The caller must write its footprints to the log, or call :meth:`forget_footprints` at once: otherwise the log would
+    lack them.
     """
 
     @abstractmethod
     def begin_log(self) -> None:
-        """From now on it knows what is written.  Called once, before anything else."""
+        """Starts to track footprints.  Called once, before anything else."""
 
     @abstractmethod
     def footprints(self, end: int, again: Rewriting) -> Steps[Footprints]:
-        """What the slice that has just ended adds to the log, in portions; nothing may come meanwhile.
+        """Returns the additions of the slice that has just ended, in portions; no rows may come before the end.
 
         Args:
-          end: of the slice.
-          again: what is written anew.
+          end: end of the slice.
+          again: selects old footprints to rewrite.
         """
 
     @abstractmethod
     def forget_footprints(self) -> Steps[None]:
-        """The next slice writes everything: what was written before counts no more, or may be missing."""
+        """Invalidates all footprints: the next slice writes everything."""
 
     @abstractmethod
     def live_footprints(self) -> Steps[list[LiveFootprints]]:
-        """Those that count, of the present state, in portions; after a restore the log is counted anew."""
+        """Returns the valid footprints of the present state, in portions; a restore counts them again."""
 
     @abstractmethod
     def log_state(self) -> Tree:
-        """What a commit says beside the cells.  Its size does not depend on the number of groups."""
+        """Returns the part of a commit besides the cells.  Its size does not depend on the number of groups."""
 
     @abstractmethod
     def reconstruct(self, state: Tree, start: Tree, logged: Sequence[CellRecord]) -> Steps[None]:
-        """Makes the cells of a commit from their footprints (G4), in portions.
+        """Reconstructs the cells of a commit from their footprints (G4), in portions.
 
-        Then the rows between the commits are given again; nothing is released for them, and no cell is made.  A row
-        counts if its cell exists and its footprint is not after the row.  At last :meth:`replayed` is called.
+        Then the rows between the commits are replayed, without results and without new cells.  A row counts if its
+        cell exists and its footprint is not later than the row.  Finally :meth:`replayed` is called.
 
         Args:
-          state: of the commit, as :meth:`log_state` said it.
-          start: the same of the commit that rows are replayed from.
-          logged: what the log holds up to the commit, at least the newest footprint of each live cell, oldest first.
+          state: :meth:`log_state` of the commit.
+          start: :meth:`log_state` of the commit from which rows are replayed.
+          logged: records up to the commit, with at least the newest footprint of each live cell, oldest first.
 
         Raises:
           LogCorrupt: a cell is missing.
@@ -178,35 +178,35 @@ class KeepsCells(ABC):
 
     @abstractmethod
     def replays_on(self) -> None:
-        """It was given a snapshot of one that such rows are given, and is given the rest of them."""
+        """Continues the replay of another operator, whose snapshot was restored."""
 
     @abstractmethod
     def gave_up(self, state: Tree) -> None:
-        """No more rows up to the commit come: some are missing, or others came than there had been."""
+        """Ends a replay without success: rows are missing, or other rows came."""
 
     @abstractmethod
     def replayed(self, state: Tree) -> None:
-        """All rows up to the commit were given again.
+        """Ends a replay after all rows up to the commit.
 
         Raises:
-          LogCorrupt: not as many as there had been.
+          LogCorrupt: the number of rows differs.
         """
 
 
 class PicksCells(KeepsCells):
-    """One that finds its cells by number, so that many footprints are made of a snapshot, while the stream goes on."""
+    """An operator with numbered cells: many footprints can be made from a snapshot while the stream goes on."""
 
     @abstractmethod
     def records(self, picked: Picked) -> Steps[list[Tree]]:
-        """Footprints of these cells, as they are now, in portions."""
+        """Returns the present footprints of these cells, in portions."""
 
     @abstractmethod
     def snapshot(self) -> Tree:
-        """As that of every operator."""
+        """Returns a snapshot, as every operator."""
 
-    def put(self, found: Footprints, picked: Picked) -> Steps[None]:
-        """Puts the footprints of these cells to what was found, or where they are many what they can be made of."""
-        if found.count > LATER:
-            found.later = self.snapshot(), picked
+    def put(self, footprints: Footprints, picked: Picked) -> Steps[None]:
+        """Adds the footprints of these cells, or, if there are many, the snapshot to make them from."""
+        if footprints.count > LATER:
+            footprints.later = self.snapshot(), picked
         else:
-            found.records = yield from self.records(picked)
+            footprints.records = yield from self.records(picked)

@@ -21,27 +21,27 @@ from spe.stream.names import StreamId
 from spe.stream.text_size import RowTooLarge, check_text
 from spe.stream.times import format_timestamp
 
-#: (operator, the rows of each port, whether it released or rejected something, end of the slice).
+#: (operator, rows of each port, whether it released or rejected rows, end of the slice).
 Watch = Callable[[StreamId, Sequence[Rows | None], bool, int], None]
 
-#: A slice's rows of a stream: those of an operator in one piece; those of an input in parts, as the SUnion holds them
-#: (several, or not in order of time), until somebody needs them in one piece.
+#: A slice's rows of a stream: of an operator in one piece; of an input in parts, as in the SUnion (several, or not in
+#: order of time), until an operator needs them in one piece.
 _Stream = Rows | list[Rows] | None
 
 
 class Pieces(list[Rows]):
-    """What an operator released, in portions that follow each other, also between rows of the same time."""
+    """Rows released by an operator, in consecutive portions, possibly cut between rows of the same time."""
 
 
 class Fragment:
-    """One running instance of a unit's operators.
+    """A running instance of a unit's operators.
 
     Args:
-      unit: what to run; its operators are in topological order.
-      partition: of the unit.
+      unit: the unit; its operators are in topological order.
+      partition: number of the unit's partition.
 
     Raises:
-      OperatorFailed: an operator, of a user's, could not be made.
+      OperatorFailed: a user-defined operator could not be made.
     """
 
     def __init__(self, unit: Unit, partition: int = 0) -> None:
@@ -49,9 +49,9 @@ class Fragment:
         self._inputs: Sequence[StreamId] = [i.stream for i in unit.inputs]
         self._channels = unit.channels_in(partition)
         self._outputs = unit.outputs
-        #: Rows that operators left out since the last :meth:`take_rejections`.
+        #: Rows rejected by operators since the last :meth:`take_rejections`.
         self._rejections: list[Rejection] = []
-        #: While input is given again, the time from which an operator takes it; those that are not here take all.
+        #: During a replay, the time from which an operator takes input; other operators take all.
         self._takes_from: Mapping[StreamId, int] = {}
         self._steps: list[tuple[StreamId, tuple[StreamId, ...], Operator]] = []
         self._unit = unit
@@ -64,42 +64,42 @@ class Fragment:
 
     @property
     def operators(self) -> Mapping[StreamId, Operator]:
-        """By name, in topological order."""
+        """Operators by name, in topological order."""
         return {name: operator for name, _, operator in self._steps}
 
     def another(self, name: StreamId) -> Operator:
-        """An operator like that of this name, with the state that it began with.  Raises OperatorFailed."""
-        declared = next(one for one in self._unit.operators if one.name == name)
-        schemas = {one.stream: one.schema for one in self._unit.inputs}
-        schemas |= {one.name: one.schema for one in self._unit.operators}
+        """Makes a new operator of this name, in its initial state.  Raises OperatorFailed."""
+        declared = next(operator for operator in self._unit.operators if operator.name == name)
+        schemas = {operator.stream: operator.schema for operator in self._unit.inputs}
+        schemas |= {operator.name: operator.schema for operator in self._unit.operators}
         with blaming(name, "being made"):
             return build_operator(declared, [schemas[port] for port in declared.spec.inputs])
 
     def ports(self, name: StreamId) -> int:
-        """How many ports an operator has."""
-        return next(len(ports) for one, ports, _ in self._steps if one == name)
+        """Returns the number of ports of an operator."""
+        return next(len(ports) for operator, ports, _ in self._steps if operator == name)
 
     def step(self, piece: Slice, watch: Watch | None = None) -> list[Rows | None]:
-        """Rows of each of the unit's outputs for one slice; :meth:`work` at once."""
+        """Runs one slice at once; returns the rows of each of the unit's outputs."""
         return [concat_rows(released) if released else None for released in finished(self.work(piece, watch))]
 
     def work(self, piece: Slice, watch: Watch | None = None) -> Steps[list[list[Rows]]]:
-        """Runs one slice in portions; for each of the unit's outputs its rows, in pieces that follow each other.
+        """Runs one slice in portions; returns the rows of each of the unit's outputs, in consecutive pieces.
 
         Args:
-          watch: is told of each operator's share, after it.
+          watch: called after each operator's part.
 
         Raises:
-          OperatorFailed: an operator raised, or made a row that is too large to be sent; its state is
-            unusable from here on.
+          OperatorFailed: an operator raised, or made a row that is too large to be sent; its state is then
+            unusable.
         """
         streams: dict[StreamId, _Stream] = dict(zip(self._inputs, map(_divided, piece.parts), strict=True))
-        given: Sequence[tuple[Sequence[Rows | None], int]]
+        calls: Sequence[tuple[Sequence[Rows | None], int]]
         rejected: dict[StreamId, list[Rejection]] = {}
         for name, ports, operator in self._steps:
             try:
                 # A union takes parts, so that nothing is copied twice.  Undo/redo needs whole ports.
-                if watch is None and type(operator) is Union:  # isinstance would ask the abstract base, at each slice
+                if watch is None and type(operator) is Union:  # isinstance would check the abstract base, at each slice
                     streams[name] = operator.merge([rows for p in ports for rows in _parts(streams[p])])
                     continue
                 if type(operator) is RejectedStream:
@@ -107,36 +107,36 @@ class Fragment:
                     continue
                 pieces = streams[ports[0]]
                 if isinstance(pieces, Pieces) and len(ports) == 1 and operator.takes_portions:
-                    given = [([rows], int(rows.time[-1])) for rows in pieces[:-1]] + [([pieces[-1]], piece.end)]
+                    calls = [([rows], int(rows.time[-1])) for rows in pieces[:-1]] + [([pieces[-1]], piece.end)]
                 else:
-                    given = [([_whole(streams, p) for p in ports], piece.end)]
+                    calls = [([_whole(streams, p) for p in ports], piece.end)]
                 if (begin := self._takes_from.get(name)) is not None:
-                    given = [([_from(rows, begin) for rows in some], end) for some, end in given if end > begin]
-                streams[name] = yield from self._portions(name, operator, given, watch)
+                    calls = [([_from(rows, begin) for rows in some], end) for some, end in calls if end > begin]
+                streams[name] = yield from self._portions(name, operator, calls, watch)
                 if type(operator) is Skipping:
                     rejected[name] = list(self._named(name, ports, operator.take_rejected(), piece))
                     self._rejections += rejected[name]
             except Exception as error:
-                raise OperatorFailed(name, _said(piece), error) from error
+                raise OperatorFailed(name, _slice_text(piece), error) from error
         out = [_released(streams, o) for o in self._outputs]
         for name, released in zip(self._outputs, out):
             for rows in released:
                 try:
                     check_text(rows.columns)
                 except RowTooLarge as error:
-                    raise OperatorFailed(name, _said(piece), error) from error
+                    raise OperatorFailed(name, _slice_text(piece), error) from error
         return out
 
     def _portions(
         self,
         name: StreamId,
         operator: Operator,
-        given: Sequence[tuple[Sequence[Rows | None], int]],
+        calls: Sequence[tuple[Sequence[Rows | None], int]],
         watch: Watch | None,
     ) -> Steps[_Stream]:
         released: list[Rows] = []
         rejected = operator.rejected if type(operator) is Skipping else []
-        for number, (ports, end) in enumerate(given):
+        for number, (ports, end) in enumerate(calls):
             if number:
                 yield
             before = len(released) + len(rejected)
@@ -154,49 +154,58 @@ class Fragment:
     def _named(
         self, name: StreamId, ports: Sequence[StreamId], rejected: Sequence[Rejected], piece: Slice
     ) -> Iterator[Rejection]:
-        """What an operator has rejected of a slice, with the ids of rows that came into the unit."""
+        """Yields an operator's rejections of a slice, with the ids of rows of the unit's inputs."""
         ids: dict[tuple[int, int], tuple[int, int]] = {}
         for port, stream in enumerate(ports):
-            rows = [one.row for one in rejected if one.port == port]
+            rows = [rejection.row for rejection in rejected if rejection.port == port]
             if rows and stream in self._inputs:
-                found = piece.ids_of(self._inputs.index(stream), rows)
-                ids |= zip([(port, row) for row in rows], found, strict=True)
-        for one in rejected:
-            made_inside = None if one.port is None else str(ports[one.port])
-            at = None if one.port is None else ids.get((one.port, one.row))
+                row_ids = piece.ids_of(self._inputs.index(stream), rows)
+                ids |= zip([(port, row) for row in rows], row_ids, strict=True)
+        for rejection in rejected:
+            made_inside = None if rejection.port is None else str(ports[rejection.port])
+            at = None if rejection.port is None else ids.get((rejection.port, rejection.row))
             input_, id_ = (made_inside, None) if at is None else (str(self._channels[at[0]]), at[1])
-            yield Rejection(name, one.port is None, one.number, input_, id_, one.time, one.values, one.reason)
+            yield Rejection(
+                name,
+                rejection.port is None,
+                rejection.number,
+                input_,
+                id_,
+                rejection.time,
+                rejection.values,
+                rejection.reason,
+            )
 
     def begin_replay(self, takes_from: Mapping[StreamId, int]) -> None:
-        """Slices are given again, of which some operators take only what comes from a time on."""
+        """Starts a replay of slices, of which some operators take only rows from a time on."""
         self._takes_from = takes_from
 
     def end_replay(self) -> None:
-        """What operators rejected meanwhile is known."""
+        """Ends a replay; its rejections are known already."""
         self._takes_from, self._rejections = {}, []
 
     def take_rejections(self) -> list[Rejection]:
-        """The rows and results that operators left out since the last call; in order per operator and kind."""
+        """Returns rows and results rejected since the last call; in order per operator and kind."""
         taken, self._rejections = self._rejections, []
         return taken
 
     def snapshot(self) -> OperatorState:
-        """State of every operator, by reference.  Raises OperatorFailed."""
-        found: dict[str, Any] = {}
+        """Returns the state of every operator, by reference.  Raises OperatorFailed."""
+        states: dict[str, Any] = {}
         for name, _, operator in self._steps:
             with blaming(name, "being asked for its state"):
-                found[name] = operator.snapshot()
-        return found
+                states[name] = operator.snapshot()
+        return states
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Raises OperatorFailed, for example where a user's operator does not know the format of an older state."""
+        """Restores a snapshot.  Raises OperatorFailed, for example if a user's operator cannot read an old format."""
         self._rejections = []
         for name, _, operator in self._steps:
             with blaming(name, "the state that it was given"):
                 operator.restore(state[name])
 
     def load(self) -> bool:
-        """Does a portion of what a restore has left to do; returns whether there is more.  Raises OperatorFailed."""
+        """Does a portion of the rest of a restore; returns whether there is more.  Raises OperatorFailed."""
         for name, _, operator in self._steps:
             with blaming(name, "the state that it was given"):
                 if operator.load():
@@ -204,16 +213,16 @@ class Fragment:
         return False
 
     def counters(self) -> dict[str, int]:
-        """``operator.counter`` -> count, e.g. tuples that were late for every window.  Raises OperatorFailed."""
-        found: dict[str, int] = {}
+        """Returns ``operator.counter`` -> count, e.g. tuples late for every window.  Raises OperatorFailed."""
+        counts: dict[str, int] = {}
         for name, _, operator in self._steps:
             with blaming(name, "being asked what it counted"):
-                found |= {f"{name}.{key}": n for key, n in operator.counters().items()}
-        return found
+                counts |= {f"{name}.{key}": n for key, n in operator.counters().items()}
+        return counts
 
 
 def _from(rows: Rows | None, begin: int) -> Rows | None:
-    """Rows, sorted by time, without those before a time."""
+    """Removes rows before a time from sorted rows."""
     if rows is None:
         return None
     at = int(rows.time.searchsorted(begin))
@@ -227,7 +236,7 @@ def _parts(stream: _Stream) -> Sequence[Rows]:
 
 
 def _divided(parts: list[Rows]) -> _Stream:
-    """Divides rows of an input that are too many for one step (those of one time may be), if they lie in order."""
+    """Divides rows of an input that are too many for one step (possibly within one time), if they are in order."""
     if sum(map(len, parts)) <= 4 * steps.RELEASED or not in_order(parts):
         return parts
     cut = [(rows, *ends) for rows in parts for ends in steps.portions(len(rows), steps.RELEASED)]
@@ -235,7 +244,7 @@ def _divided(parts: list[Rows]) -> _Stream:
 
 
 def _of_good_size(pieces: list[Rows]) -> Steps[list[Rows]]:
-    """Small pieces together, so that none but the last has less than half the rows that a step may release."""
+    """Joins small pieces, so that all but the last have at least half the rows that a step may release."""
     out: list[Rows] = []
     group: list[Rows] = []
     count = 0
@@ -251,7 +260,7 @@ def _of_good_size(pieces: list[Rows]) -> Steps[list[Rows]]:
 
 
 def _whole(streams: dict[StreamId, _Stream], name: StreamId) -> Rows | None:
-    """Puts all rows of a stream in one piece, in place of its parts, and returns it."""
+    """Replaces the parts of a stream by one piece, and returns it."""
     stream = streams[name]
     if isinstance(stream, Pieces):
         stream = streams[name] = concat_rows(stream)
@@ -260,7 +269,7 @@ def _whole(streams: dict[StreamId, _Stream], name: StreamId) -> Rows | None:
     return stream
 
 
-def _said(piece: Slice) -> str:
+def _slice_text(piece: Slice) -> str:
     return f"the slice of {len(piece)} tuples that ends at {format_timestamp(piece.end)}"
 
 

@@ -1,11 +1,11 @@
-"""The checkpoint log of a fragment: what each slice adds to it, and the fragment as it was at a commit (G1 to G4).
+"""The checkpoint log of a fragment: the additions of each slice, and the reconstruction at a commit (G1 to G4).
 
-Operators on one path of a unit have state once at most (G8), so each is made again by itself.  Three ways:
+G8: on each path of a unit at most one operator has state, so each is reconstructed separately.  Three ways:
 
-* by cells: footprints are loaded, and rows count where a footprint lacks them;
-* by rows: those that it keeps are input, and it is given all of it again from the oldest of them on.  Where these are
-  older than the log, its snapshot is in the log until they are not needed any more;
-* as a whole: its snapshot is the footprint of one cell, and it is given the slices after it.
+* by cells: footprints are loaded, and rows count if they are not in a footprint;
+* by rows: its state consists of input rows, and all input from the oldest of them on is replayed.  If these are older
+  than the log, its snapshot is in the log until they are not needed any more;
+* as a whole: its snapshot is the footprint of one cell, and the slices after it are replayed.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from spe.plan.plan import Unit
 from spe.query.declaration import Logged
 from spe.stream.names import StreamId
 
-_GIVEN: Final = "the state that it was given"
+_RESTORED: Final = "the state that it was given"
 
 
 class SliceLog(NamedTuple):
-    """What a slice adds to the log of a fragment.
+    """Additions of a slice to the log of a fragment.
 
     Attributes:
-      closings, footprints: trees by operator; empty where there are none.  Footprints may be :attr:`later`.
-      commit: what the state has besides.
-      written: how many footprints; ``not_final``: how many of them are not final; ``rewritten``: how many of them only
-        because older ones were from too long ago.
-      replaced: older ones that count no more, in parts.
-      oldest_row: least time of a row that somebody still keeps; None: nobody keeps one.
-      whole: of some operator nothing that was written before counts: the log's live footprints are to be counted anew.
-      complete: of no operator does anything count that was written before.
-      later: by operator, footprints that are so many that the stream does not wait until they are made.
+      closings, footprints: trees by operator; empty if there are none.  Further footprints may be in :attr:`later`.
+      commit: the rest of the state.
+      written: number of footprints; ``not_final``: number of those that are not final; ``rewritten``: number of those
+        that replace unchanged, old ones.
+      replaced: older footprints that are not valid any more, in parts.
+      oldest_row: least time of a row in the state of an operator; None: there are no such rows.
+      whole: for some operator no earlier record is valid: the log's live footprints must be counted again.
+      complete: no earlier record of any operator is valid.
+      later: by operator, footprints that are made while the stream goes on, since there are many.
     """
 
     closings: dict[str, list[Tree]]
@@ -65,12 +65,12 @@ class SliceLog(NamedTuple):
     later: Mapping[StreamId, Later]
 
     def all_footprints(self) -> dict[str, list[Tree]]:
-        """Also those that are still to be made; may be called in a thread, once."""
+        """Returns all footprints, also those in ``later``; may be called in a thread, once."""
         return self.footprints | {name: later.records() for name, later in self.later.items()}
 
 
 class LoggedSlice(NamedTuple):
-    """A slice as it was read from the log; attributes as in :class:`SliceLog`, ``end`` is of the slice."""
+    """A slice read from the log; attributes as in :class:`SliceLog`, and the ``end`` of the slice."""
 
     end: int
     closings: Mapping[str, Sequence[Tree]]
@@ -78,45 +78,45 @@ class LoggedSlice(NamedTuple):
 
 
 class FragmentLog:
-    """Of one fragment.
+    """Tracks the records of a fragment in its checkpoint log.
 
     Args:
-      unit: whose operators they are.
-      fragment: as it was made; nothing has come yet.
+      unit: the unit with the operators.
+      fragment: the fragment in its initial state.
     """
 
     def __init__(self, unit: Unit, fragment: Fragment) -> None:
         self._fragment = fragment
         self._cells: dict[StreamId, KeepsCells] = {}
-        #: Operators that are one record, or keep rows from before the log, and the time of their newest record.
+        #: Operators that are one record, or have rows from before the log, and the time of their newest record.
         self._whole: dict[StreamId, int] = {}
         self._keeps_rows: list[StreamId] = []
         for declared in unit.operators:
             kind, operator = declared.spec.logged, _inner(fragment.operators[declared.name])
             if kind is Logged.CELLS:
-                assert isinstance(operator, KeepsCells), "declared so"
+                assert isinstance(operator, KeepsCells), "it is declared to have cells"
                 operator.begin_log()
                 self._cells[declared.name] = operator
             elif kind is not Logged.NOTHING:
                 self._whole[declared.name] = UNWRITTEN
                 if kind is Logged.ROWS:
                     self._keeps_rows.append(declared.name)
-        #: End of the slice from which on the records of an operator count.
+        #: End of the slice from which on the records of an operator are valid.
         self._from: dict[str, int] = {}
-        #: End of the newest slice that was written.
+        #: End of the newest written slice.
         self._end = UNWRITTEN
         self._is_complete = True
         self._forgets = False
-        #: It is not known which footprints count no more since the newest slice.
+        #: Are the footprints that were replaced since the newest slice unknown?
         self._recounts = False
 
     def slice_log(self, end: int, below: int = UNWRITTEN, most: int = 0) -> Steps[SliceLog]:
-        """What the slice that has just ended adds, in portions; nothing may come meanwhile.  Raises OperatorFailed.
+        """Returns the additions of the slice that has just ended, in portions; no rows may come before the end.
 
-        What is returned is in the log at once, or is forgotten.
+        The caller writes them to the log, or calls :meth:`forget`, at once.  Raises OperatorFailed.
 
         Args:
-          below: footprints from before this time are written anew, and ``most`` of those from then.
+          below: rewrite footprints from before this time, and ``most`` of those at this time.
         """
         if self._forgets:
             yield from self._forget()
@@ -129,20 +129,20 @@ class FragmentLog:
         is_whole, self._recounts = self._recounts, False
         for name, operator in self._cells.items():
             with blaming(name, "being asked for its state"):
-                found = yield from operator.footprints(end, again)
-            is_whole |= found.whole
-            if found.whole:
+                additions = yield from operator.footprints(end, again)
+            is_whole |= additions.whole
+            if additions.whole:
                 self._from[name] = end
-            if found.closings:
-                closings[name] = found.closings
-            if found.records:
-                footprints[name] = found.records
-            if found.later is not None:
-                later[name] = Later(_inner(self._fragment.another(name)), *found.later)
-            replaced += found.replaced
-            count += found.count
-            not_final += found.not_final
-            rewritten += found.rewritten
+            if additions.closings:
+                closings[name] = additions.closings
+            if additions.records:
+                footprints[name] = additions.records
+            if additions.later is not None:
+                later[name] = Later(_inner(self._fragment.another(name)), *additions.later)
+            replaced += additions.replaced
+            count += additions.count
+            not_final += additions.not_final
+            rewritten += additions.rewritten
         for name, written in list(self._whole.items()):
             is_old = len((yield from again.chosen(np.array([written])))) > 0
             if written != UNWRITTEN and not self._is_in_reach(name, written) and not is_old:
@@ -178,7 +178,7 @@ class FragmentLog:
         )
 
     def _is_in_reach(self, name: StreamId, begin: int) -> bool:
-        """Are all rows that it keeps from ``begin`` or later?"""
+        """Are all rows in its state from ``begin`` or later?"""
         if name not in self._keeps_rows:
             return False
         with blaming(name, "being asked how far back its state reaches"):
@@ -199,13 +199,13 @@ class FragmentLog:
         return {"operators": states}
 
     def oldest_row(self) -> int | None:
-        """Least time of a row that an operator still keeps."""
+        """Returns the least time of a row in the state of an operator."""
         operators = self._fragment.operators
         oldest = [operators[name].oldest_needed() for name in self._keeps_rows if name not in self._whole]
         return min((time for time in oldest if time is not None), default=None)
 
     def live(self) -> Steps[list[LiveFootprints]]:
-        """Footprints that count, in parts."""
+        """Returns valid footprints, in parts."""
         whole = [time for time in self._whole.values() if time != UNWRITTEN]
         live = [LiveFootprints(np.array(whole, np.int64), np.ones(len(whole), np.bool_))]
         for operator in self._cells.values():
@@ -213,13 +213,13 @@ class FragmentLog:
         return live
 
     def forget(self) -> None:
-        """The next slice writes everything: the log may lack some of what was written, or it is another's log."""
+        """Makes the next slice write everything: the log may lack records, or is another log."""
         self._forgets = True
 
     def continues(self, other: FragmentLog, begin: int) -> None:
-        """The fragment was given the state that ``other`` had at ``begin``: what is written of it counts on.
+        """Takes over the records of ``other``, whose state at ``begin`` was restored here.
 
-        Where more was written since, the log has pieces of which this state does not know, and all is written anew.
+        If ``other`` has written more since then, the log has unknown records, and everything is rewritten.
         """
         self._forgets = other._forgets or other._is_complete or begin < other._end
         self._whole, self._from, self._end = dict(other._whole), dict(other._from), other._end
@@ -234,26 +234,26 @@ class FragmentLog:
     # --- after a crash ---
 
     def reconstruct(self, commit: Tree, start: Tree, begin: int, slices: Sequence[LoggedSlice]) -> Steps[None]:
-        """Makes the state at a commit, as far as the log has it, in portions.
+        """Reconstructs the state at a commit, as far as the log has it, in portions.
 
-        Then the fragment is given the input between the two commits again, cut anywhere but ended there; what it
-        releases is dropped; at last :meth:`replayed` is called.
+        Then the input between the two commits is replayed, cut anywhere but ended there; results are dropped; finally
+        :meth:`replayed` is called.
 
         Args:
-          commit: as :class:`SliceLog` has it.
-          start: the same of the commit that input is replayed from.
-          begin: end of that one's slice.
-          slices: all that the log has up to the commit, oldest first.
+          commit: :attr:`SliceLog.commit`.
+          start: the commit from which input is replayed.
+          begin: end of the slice of ``start``.
+          slices: all slices in the log up to the commit, oldest first.
 
         Raises:
           LogCorrupt: a footprint is missing.
-          OperatorFailed: of a user's.
+          OperatorFailed: a user-defined operator raised.
         """
         states, takes_from = commit["operators"], {}
         self._is_complete = self._forgets = False
         for name, operator in self._fragment.operators.items():
             known = states[name].get("from", UNWRITTEN)
-            with blaming(name, _GIVEN):
+            with blaming(name, _RESTORED):
                 _check_way(name in self._cells, states[name])
             if name in self._cells:
                 logged = list(_logged(name, known, slices))
@@ -263,15 +263,15 @@ class FragmentLog:
                     yield from self._cells[name].reconstruct(state, begun, logged)
                 except SpeError:
                     raise
-                except Exception as error:  # a user's code
-                    raise OperatorFailed(name, _GIVEN, error) from error
+                except Exception as error:  # user code
+                    raise OperatorFailed(name, _RESTORED, error) from error
             elif "whole" in states[name]:
                 written = states[name]["whole"]
-                found = [s.footprints[name] for s in slices if s.end == written and name in s.footprints]
-                if not found:
+                records = [s.footprints[name] for s in slices if s.end == written and name in s.footprints]
+                if not records:
                     raise LogCorrupt(f"the checkpoint log has no state of {name!r} from {written}")
-                with blaming(name, _GIVEN):
-                    operator.restore(found[0][0]["state"])
+                with blaming(name, _RESTORED):
+                    operator.restore(records[0][0]["state"])
                 self._whole[name] = takes_from[name] = written
                 self._from[name] = known
             else:
@@ -281,10 +281,10 @@ class FragmentLog:
         self._fragment.begin_replay(takes_from)
 
     def replayed(self, commit: Tree, end: int) -> None:
-        """Input was given again up to the commit, which is of the slice to ``end``.
+        """Ends a replay up to the commit of the slice to ``end``.
 
         Raises:
-          LogCorrupt: it is not what had been given.
+          LogCorrupt: the replayed input differs from the original one.
         """
         self._fragment.end_replay()
         self._end = end
@@ -294,13 +294,13 @@ class FragmentLog:
             operator.recount(commit["operators"][name]["counters"])
 
     def replays_on(self) -> None:
-        """The fragment was given the state of one whose log this :meth:`continues`, in the midst of a replay."""
+        """Continues the replay of the fragment whose records were taken over by :meth:`continues`."""
         self._fragment.begin_replay(dict(self._whole))
         for operator in self._cells.values():
             operator.replays_on()
 
     def gave_up(self, commit: Tree) -> None:
-        """Not all input was given again up to the commit, or what is tentative: the state is no longer the log's."""
+        """Ends a replay without success, or with tentative input: the state is not that of the log any more."""
         self._fragment.end_replay()
         for name, operator in self._fragment.operators.items():
             if name in self._cells:
@@ -309,7 +309,7 @@ class FragmentLog:
 
 
 def _check_way(by_cells: bool, state: Tree) -> None:
-    """Raises ValueError where a user's class kept its state in another way when the log was written."""
+    """Raises ValueError if a user's class stored its state in another way when the log was written."""
     if by_cells != ("state" in state):
         before, now = ("as a whole", "by key") if by_cells else ("by key", "as a whole")
         raise ValueError(f"the checkpoint log has its state {before}, and its class keeps it {now}")
@@ -321,9 +321,9 @@ def _inner(operator: Operator) -> Operator:
 
 
 def _logged(name: StreamId, begin: int, slices: Sequence[LoggedSlice]) -> list[CellRecord]:
-    found = []
-    for one in slices:
-        if one.end >= begin:
-            found += [CellRecord(one.end, tree, closes=True) for tree in one.closings.get(name, ())]
-            found += [CellRecord(one.end, tree) for tree in one.footprints.get(name, ())]
-    return found
+    records = []
+    for piece in slices:
+        if piece.end >= begin:
+            records += [CellRecord(piece.end, tree, closes=True) for tree in piece.closings.get(name, ())]
+            records += [CellRecord(piece.end, tree) for tree in piece.footprints.get(name, ())]
+    return records

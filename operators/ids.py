@@ -1,8 +1,8 @@
-"""Maps values to dense ids, as a dictionary of Python objects would, many rows at a time.
+"""Maps values to dense ids, as a dictionary of Python objects would, for many rows at a time.
 
-An id is an index into arrays of state.  It is given by first appearance and means nothing outside its operator; no
-output may depend on it.  Values are kept in append-only columns; the lookup tables are derived, dropped freely, and
-built again when they are needed.
+An id is an index into arrays of state.  Ids are assigned by first appearance and are internal to an operator; no
+output may depend on them.  Values are in append-only columns; the lookup tables are derived, may be dropped, and are
+rebuilt on demand.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from spe.stream.strings import StringDictionary
 IndexArray = npt.NDArray[np.intp]
 Int64Array = npt.NDArray[np.int64]
 
-#: A direct table has at most this many entries per value, or this many at all.
+#: A direct table has at most this many entries per value, or at most this many in all.
 _SPARSITY: Final = 8
 _SMALL_SPAN: Final = 1 << 14
-#: Beyond this the base of a direct table, and differences to it, could overflow.
+#: Limit beyond which the base of a direct table, and differences to it, could overflow.
 _DIRECT_LIMIT: Final = 2**61
 _SCATTER: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
 def grown(array: npt.NDArray[Any], used: int, wanted: int, fill: Any = 0) -> npt.NDArray[Any]:
-    """A copy with room for ``wanted`` entries and more to come; entries from ``used`` on hold ``fill``."""
+    """Copies an array, with room for ``wanted`` entries and more; entries from ``used`` on are ``fill``."""
     larger = np.full(max(wanted, 2 * len(array), 16), fill, array.dtype)
     larger[:used] = array[:used]
     return larger
 
 
 def first_appearances(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The distinct values in the order in which they first appear."""
+    """Returns the distinct values in order of first appearance."""
     distinct, first = np.unique(values, return_index=True)
     return distinct[first.argsort()]
 
 
 def stable_order(ids: IndexArray, bound: int) -> IndexArray:
-    """``argsort(kind="stable")`` of ids in [0, bound): a radix sort, in one or two passes of 16 bits."""
+    """Computes ``argsort(kind="stable")`` of ids in [0, bound) by radix sort, in one or two passes of 16 bits."""
     if bound <= 1 << 16:
         return ids.astype(np.uint16).argsort(kind="stable")
     if bound > 1 << 32:
@@ -55,11 +55,11 @@ def stable_order(ids: IndexArray, bound: int) -> IndexArray:
 
 
 class IntegerIds:
-    """int64 -> id, ``start`` upwards.
+    """Maps int64 to ids from ``start`` upwards.
 
-    Few values in a narrow range go through a table addressed by the value itself, all others through open addressing
-    with linear probing, both in a handful of NumPy calls per batch.  Many are put into a new table in portions
-    (:meth:`reserve`), so that no step takes time that grows with their number.
+    Few values in a narrow range use a table indexed by the value itself, all others open addressing with linear
+    probing, both in a handful of NumPy calls per batch.  Many are moved to a new table in portions (:meth:`reserve`),
+    so that the time of a step does not grow with their number.
     """
 
     __slots__ = ("_base", "_direct", "_hashed", "_shift", "_values", "start")
@@ -83,11 +83,11 @@ class IntegerIds:
         return self._values.count
 
     def values(self) -> Int64Array:
-        """The value of each id; below ``start`` unspecified."""
+        """Returns the value of each id; below ``start`` unspecified."""
         return self._values.arrays[0][: self.count]
 
     def reserve(self, more: int) -> Steps[None]:
-        """Makes room for ``more`` values, in portions.  Few are put into a new table at once, when they come."""
+        """Makes room for ``more`` values, in portions.  A few values are moved at once, when they come."""
         if self.count <= steps.INDEXED:
             return
         yield from self._values.reserve(more)
@@ -95,7 +95,7 @@ class IntegerIds:
             yield from self._build(more)
 
     def ids(self, values: Int64Array) -> IndexArray:
-        """The id of each value, new ones where needed."""
+        """Returns the id of each value, and adds new ones."""
         got = self.find(values)
         if len(got) and got.min() < 0:
             self.add(first_appearances(values[got < 0]))
@@ -103,14 +103,14 @@ class IntegerIds:
         return got
 
     def find(self, values: Int64Array) -> IndexArray:
-        """The id of each value, -1 where it has none."""
+        """Returns the id of each value, -1 if it has none."""
         if self._direct is None and self._hashed is None:
             finished(self._build())
         return self._find(values)
 
     def _find(self, values: Int64Array) -> IndexArray:
         if self._direct is not None:
-            # Both ends of the table hold -1, so what is out of range is clipped to "unknown".
+            # Both ends of the table are -1, so values out of range are clipped to "unknown".
             return self._direct.take(values - self._base, mode="clip")
         hashed, known = self._hashed, self._values.arrays[0]
         assert hashed is not None
@@ -123,14 +123,14 @@ class IntegerIds:
             where, wanted, last = where[rest], values[rest], len(hashed) - 1
             while len(rest):
                 where = (where + 1) & last
-                found = hashed.take(where).astype(np.intp) - 1
-                got[rest] = found
-                on = ((known.take(found) != wanted) & (found >= 0)).nonzero()[0]
+                ids = hashed.take(where).astype(np.intp) - 1
+                got[rest] = ids
+                on = ((known.take(ids) != wanted) & (ids >= 0)).nonzero()[0]
                 rest, where, wanted = rest[on], where[on], wanted[on]
         return got
 
     def add(self, new: Int64Array) -> None:
-        """Gives different values, none of which has an id, the next ones; after :meth:`find`."""
+        """Assigns the next ids to distinct new values; to be called after :meth:`find`."""
         old = self._values.add(len(new))
         self._values.arrays[0][old : self.count] = new
         if self._direct is not None:
@@ -144,7 +144,7 @@ class IntegerIds:
         finished(self._build())
 
     def _build(self, more: int = 0) -> Steps[None]:
-        """A table of all values, with room for more."""
+        """Builds a table of all values, with room for more."""
         known = self._values.arrays[0][self.start : self.count]
         if len(known) <= steps.INDEXED and self._build_direct(known):
             return
@@ -167,7 +167,7 @@ class IntegerIds:
         if span > max(_SMALL_SPAN, _SPARSITY * len(known)) or low <= -_DIRECT_LIMIT or high >= _DIRECT_LIMIT:
             return False
         self._forget()
-        room = span // 2 + 64  # on both sides: keys that count upwards do not rebuild the table each time
+        room = span // 2 + 64  # on both sides, so that ascending keys do not rebuild the table each time
         self._base = low - room
         self._direct = np.full(span + 2 * room, -1, np.intp)
         self._direct[known - self._base] = np.arange(self.start, self.count)
@@ -182,7 +182,7 @@ class IntegerIds:
 
     @classmethod
     def restoring(cls, state: Mapping[str, Any]) -> Steps[IntegerIds]:
-        """What a snapshot was taken of, with its table if there are many."""
+        """Restores a snapshot, with its table if there are many values."""
         ids = cls(state["start"])
         yield from ids._values.load([state["values"]])
         ids._values.add(max(0, ids.start - ids.count))
@@ -196,23 +196,23 @@ def _scatter(values: Int64Array, shift: np.uint64) -> IndexArray:
 
 
 def _insert(table: npt.NDArray[np.int32], shift: np.uint64, values: Int64Array, first_id: int) -> None:
-    """Puts distinct new values, with ids that count up, into a table with room for them."""
+    """Inserts distinct new values, with ascending ids, into a table with room for them."""
     last, where = len(table) - 1, _scatter(values, shift)
     entries = np.arange(first_id + 1, first_id + 1 + len(values), dtype=np.int32)
     while len(values):
         free = table.take(where) == 0
-        # Several values may write to one entry.  The one that reads its own id back has it; the others probe on.
+        # Several values may write to one entry.  The one that reads back its id has it; the others probe on.
         table[where[free]] = entries[free]
         lost = ~(free & (table.take(where) == entries))
         values, entries, where = values[lost], entries[lost], (where[lost] + 1) & last
 
 
-#: From the codes of each dictionary that a stream had to ids of our own; -1: not seen yet.
+#: For each dictionary of a stream, a table from its codes to our ids; -1: not used yet.
 IdTables = WeakKeyDictionary[StringDictionary, IndexArray]
 
 
 def id_table(tables: IdTables, source: StringDictionary) -> IndexArray:
-    """The table of a dictionary, with a place for each of its codes."""
+    """Returns the table of a dictionary, with room for all its codes."""
     table = tables.get(source)
     if table is None:
         table = tables[source] = np.full(max(len(source), 1), -1, np.intp)
@@ -222,21 +222,21 @@ def id_table(tables: IdTables, source: StringDictionary) -> IndexArray:
 
 
 class StringIds:
-    """Strings -> id, 1 upwards; id − 1 is the code in a dictionary of our own.  For keys: operators/texts.py.
+    """Maps strings to ids from 1 upwards; id − 1 is the code in our dictionary.  For keys: operators/texts.py.
 
     Streams change their dictionaries; state must outlive them.  Per source dictionary there is a table from its codes
-    to our ids, filled with what has been seen only, so our dictionary holds what came in and nothing else.
+    to our ids, filled on first use, so our dictionary holds only strings of rows.
     """
 
     __slots__ = ("_tables", "dictionary")
 
     def __init__(self) -> None:
-        #: Code 0 is "", which also stands under nulls.
+        #: Code 0 is "", also for nulls.
         self.dictionary = StringDictionary([""])
         self._tables: IdTables = WeakKeyDictionary()
 
     def ids(self, column: Column) -> IndexArray:
-        """The id of each text; of a null any id."""
+        """Returns the id of each text; any id for a null."""
         source = column.dictionary
         assert source is not None
         table = id_table(self._tables, source)
@@ -249,18 +249,18 @@ class StringIds:
     def _learn(self, source: StringDictionary, table: IndexArray, codes: npt.NDArray[Any]) -> None:
         texts = source.strings
         for code in codes.clip(0, len(table) - 1).tolist():
-            # Under a null there may be a code that the dictionary does not have.
+            # The code under a null may be out of range.
             table[code] = self.dictionary.code(texts[code] if code < len(texts) else "") + 1
 
     def adopt(self, column: Column) -> Column:
-        """The same texts, coded in our dictionary."""
+        """Returns the same texts, coded in our dictionary."""
         if column.dictionary is self.dictionary:
             return column
         return Column((self.ids(column) - 1).astype(np.int32), column.valid, self.dictionary)
 
 
 def alone(part: Callable[[int, int], Column], count: int) -> Steps[Column]:
-    """A column of ``count`` entries, made in portions; strings are in a dictionary that has no others."""
+    """Makes a column of ``count`` entries, in portions; strings are in a dictionary without others."""
     parts, strings = [part(0, 0)], StringIds()
     for start, stop in portions(count, steps.RELEASED):
         if start:

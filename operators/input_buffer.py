@@ -1,8 +1,8 @@
-"""Keeps the input of one operator for undo/redo, as far back as its state reaches.
+"""Buffers the input of an operator for undo/redo, as far back as its state reaches.
 
-An operator with finite windows needs its own window's worth of tuples to be rebuilt, however long it has run; what is
-older is forgotten slice by slice.  One whose state reaches back without bound (count windows per group, operators of
-one's own that cannot say) is not buffered at all: its markers carry a snapshot (rule R9).
+The state of an operator with finite windows can be rebuilt from the tuples of one window, however long it has run;
+older input is dropped slice by slice.  Input of an operator with unbounded state (count windows per group, user-defined
+operators with unknown bounds) is not buffered: its markers have a snapshot (rule R9).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from spe.stream.batch import Rows, concat_rows
 from spe.stream.times import BEFORE_TIME
 
 
-class Given(NamedTuple):
-    """One slice of one operator: the rows of each port, and between which boundaries they lie."""
+class InputSlice(NamedTuple):
+    """A slice of an operator's input: the rows of each port, and its boundaries."""
 
     ports: Sequence[Rows | None]
     begin: int
@@ -28,7 +28,7 @@ class Given(NamedTuple):
 
     @property
     def last(self) -> int:
-        """Time of the last row: that of the end, where the next slice has more rows of this time."""
+        """Time of the last row; it is ``end`` if the next slice has more rows of this time."""
         return max(int(rows.time[-1]) for rows in self.ports if rows is not None and len(rows))
 
     def __len__(self) -> int:
@@ -37,41 +37,41 @@ class Given(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """A stream marker: what makes an operator's state at ``end`` again.
+    """A stream marker: rebuilds an operator's state at ``end``.
 
     Attributes:
-      base: a snapshot at ``begin``, where the state owes something to tuples before it; None: nothing does.
-      given: what came in [begin, end) and was not empty.
-      counters: at ``end``.
+      base: snapshot at ``begin``, if the state depends on earlier tuples; None: it does not.
+      slices: slices in [begin, end) with rows.
+      counters: counters at ``end``.
     """
 
     begin: int
     end: int
     base: OperatorState | None
-    given: tuple[Given, ...]
+    slices: tuple[InputSlice, ...]
     counters: Mapping[str, int]
 
     def start(self, operator: Operator) -> None:
-        """Puts ``operator`` where the slices in ``given`` begin; it is to be given them in order."""
+        """Sets ``operator`` to the begin of the slices."""
         if self.base is None:
             operator.clear(self.begin)
         else:
             operator.restore(self.base)
 
     def again(self, operator: Operator, ports: int, max_rows: int) -> Steps[int]:
-        """Makes the state of an operator that :meth:`start` was given, in portions of about ``max_rows`` rows.
+        """Rebuilds the state of the operator after :meth:`start`, in portions of about ``max_rows`` rows.
 
-        Returns how many rows were given again.
+        Returns the number of repeated rows.
         """
         count = 0
-        for one in _joined(self.given, max_rows):
+        for piece in _joined(self.slices, max_rows):
             if count:
                 yield
-            count += len(one)
-            for rows in operator.work(one.ports, one.end):
+            count += len(piece)
+            for rows in operator.work(piece.ports, piece.end):
                 if rows is None:
                     yield
-        if (self.given[-1].end if self.given else self.begin) < self.end:
+        if (self.slices[-1].end if self.slices else self.begin) < self.end:
             for rows in operator.work([None] * ports, self.end):
                 if rows is None:
                     yield
@@ -81,26 +81,26 @@ class Marker:
         return count
 
 
-def _joined(given: Sequence[Given], max_rows: int) -> Iterator[Given]:
-    """The same input in fewer slices of at most ``max_rows`` rows each, where those given have no more.
+def _joined(slices: Sequence[InputSlice], max_rows: int) -> Iterator[InputSlice]:
+    """Joins slices to fewer ones of at most ``max_rows`` rows each, unless a slice has more.
 
-    A step has a price of its own, and where the input is cut makes no difference (U3).
+    U3: cuts of the input do not matter.  Each step has a fixed cost.
     """
-    some: list[Given] = []
+    some: list[InputSlice] = []
     count = 0
-    for one in given:
-        if some and (count + len(one) > max_rows or not _same_strings(some[-1], one)):
+    for piece in slices:
+        if some and (count + len(piece) > max_rows or not _same_strings(some[-1], piece)):
             yield _as_one(some)
             some, count = [], 0
-        some.append(one)
-        count += len(one)
+        some.append(piece)
+        count += len(piece)
     if some:
         yield _as_one(some)
 
 
-def _same_strings(one: Given, other: Given) -> bool:
-    """Do the rows of each port have their strings in the same dictionaries?  Others would have to be looked up."""
-    for mine, theirs in zip(one.ports, other.ports, strict=True):
+def _same_strings(first: InputSlice, second: InputSlice) -> bool:
+    """Do the rows of each port share dictionaries, so that strings need no translation?"""
+    for mine, theirs in zip(first.ports, second.ports, strict=True):
         if mine is not None and theirs is not None:
             for a, b in zip(mine.columns, theirs.columns, strict=True):
                 if a.dictionary is not b.dictionary:
@@ -108,44 +108,46 @@ def _same_strings(one: Given, other: Given) -> bool:
     return True
 
 
-def _as_one(given: Sequence[Given]) -> Given:
-    if len(given) == 1:
-        return given[0]
-    ports = [[rows for rows in port if rows is not None] for port in zip(*(one.ports for one in given), strict=True)]
-    return Given([concat_rows(parts) if parts else None for parts in ports], given[0].begin, given[-1].end)
+def _as_one(slices: Sequence[InputSlice]) -> InputSlice:
+    if len(slices) == 1:
+        return slices[0]
+    ports = [
+        [rows for rows in port if rows is not None] for port in zip(*(piece.ports for piece in slices), strict=True)
+    ]
+    return InputSlice([concat_rows(parts) if parts else None for parts in ports], slices[0].begin, slices[-1].end)
 
 
 class InputBuffer:
-    """The input of one operator that its state still depends on.
+    """The input that the state of an operator depends on.
 
     Args:
-      operator: whose input it is.
-      end: where the operator stands.
-      state: what the operator was restored from there; None: it is asked for its state.
+      operator: the operator.
+      end: end of its last slice.
+      state: snapshot from which it was just restored; None: one is taken.
     """
 
-    __slots__ = ("_base", "_begin", "_end", "_given", "_operator", "_spent")
+    __slots__ = ("_base", "_begin", "_end", "_operator", "_slices", "_spent")
 
     def __init__(self, operator: Operator, end: int = BEFORE_TIME, state: OperatorState | None = None) -> None:
         self._operator = operator
         #: A snapshot at _begin; needed as long as the state depends on earlier input.
         self._base = None if operator.oldest_needed() is None else operator.snapshot() if state is None else state
         self._begin = self._end = end
-        self._given: deque[Given] = deque()
-        #: Rows that are not needed any more.  They are freed in portions, since strings take long (B8).
-        self._spent: deque[Given] = deque()
+        self._slices: deque[InputSlice] = deque()
+        #: Rows that are not needed any more.  B8: they are freed in portions, since strings take long.
+        self._spent: deque[InputSlice] = deque()
 
     @classmethod
     def at(cls, marker: Marker, operator: Operator) -> InputBuffer:
-        """The buffer of an operator that was made again from a marker."""
+        """Makes the buffer of an operator that was rebuilt from a marker."""
         buffer = cls.__new__(cls)
         buffer._operator = operator
         buffer._base, buffer._begin, buffer._end = marker.base, marker.begin, marker.end
-        buffer._given, buffer._spent = deque(marker.given), deque()
+        buffer._slices, buffer._spent = deque(marker.slices), deque()
         return buffer
 
     def took(self, ports: Sequence[Rows | None], end: int) -> None:
-        """The operator has taken in a slice; forgets what is too old."""
+        """Adds a slice after the operator has processed it; drops old ones."""
         assert end >= self._end, "R9: slices follow each other"
         begin, self._end = self._end, end
         freed = 0
@@ -153,29 +155,29 @@ class InputBuffer:
             freed += len(self._spent.popleft())
         oldest = self._operator.oldest_needed()
         if oldest is None:
-            self._spent.extend(self._given)
-            self._given.clear()
+            self._spent.extend(self._slices)
+            self._slices.clear()
             self._base, self._begin = None, end
             return
         if oldest == BEFORE_TIME:
-            self._base = None  # the next marker takes one
+            self._base = None  # the next marker takes a snapshot
             return
-        given = Given(ports, begin, end)
-        if len(given):
-            self._given.append(given)
+        piece = InputSlice(ports, begin, end)
+        if len(piece):
+            self._slices.append(piece)
         if oldest >= self._begin:
             self._base = None
-            while self._given and self._given[0].end <= oldest and self._given[0].last < oldest:
-                self._spent.append(self._given.popleft())
-            self._begin = self._given[0].begin if self._given else end
+            while self._slices and self._slices[0].end <= oldest and self._slices[0].last < oldest:
+                self._spent.append(self._slices.popleft())
+            self._begin = self._slices[0].begin if self._slices else end
 
     def mark(self) -> Marker:
-        """What makes the present state again."""
+        """Returns a marker of the present state."""
         counters = dict(self._operator.counters())
         if self._operator.oldest_needed() == BEFORE_TIME:
             return Marker(self._end, self._end, self._operator.snapshot(), (), counters)
-        return Marker(self._begin, self._end, self._base, tuple(self._given), counters)
+        return Marker(self._begin, self._end, self._base, tuple(self._slices), counters)
 
     def __len__(self) -> int:
-        """Rows that are held."""
-        return sum(map(len, self._given))
+        """Number of buffered rows."""
+        return sum(map(len, self._slices))

@@ -1,8 +1,8 @@
-"""What an aggregate keeps per cell, where a cell is one group in one pane (or one count window of one group).
+"""State of an aggregate per cell, where a cell is one group in one pane (or one count window of one group).
 
 Accumulators take rows in their order (``ufunc.at``), so the bits of a float sum do not depend on how the rows were
-cut into batches (rules U3, U12).  They never see a null; a result that needs "was there anything?" asks a
-:class:`Count` beside it.  Cell ids are dense, given by whoever owns the accumulator.
+cut into batches (rules U3, U12).  They never get a null; a result that depends on whether there were values uses a
+:class:`Count` as well.  Cell ids are dense, assigned by the owner of the accumulator.
 """
 
 from __future__ import annotations
@@ -23,89 +23,89 @@ from spe.stream.batch import Column, canonical
 from spe.stream.frozen import FrozenArray
 from spe.stream.schema import AttributeType
 
-#: Before any sequence number, and after all of them.
+#: Larger than every sequence number.
 NEVER: Final = 2**62
-#: Which cells: contiguous, or an index.
+#: A selection of cells: contiguous, or an index.
 Cells = slice | IndexArray
 
 
 class Accumulator(ABC):
-    """State per cell: arrays in the columns of the cells' owner, and perhaps something of its own beside.
+    """State per cell: arrays in the columns of the cells' owner, and possibly other data.
 
     The owner adds cells, saves them for snapshots before a write, and stores and restores the arrays.
     """
 
     #: Does ``update`` use the rows' sequence numbers?
     needs_sequence: bool = False
-    #: dtype and content of new cells of each array, by the name that it has in a snapshot.
+    #: dtype and content of new cells of each array, by its name in a snapshot.
     kinds: Mapping[str, Kind]
 
     _columns: Columns
     _first: int
 
     def bind(self, columns: Columns, first: int) -> None:
-        """Our arrays are those from number ``first`` on."""
+        """Assigns the columns from number ``first`` on as our arrays."""
         self._columns, self._first = columns, first
 
-    def grow(self, old: int, count: int) -> None:  # noqa: B027 - arrays hold what new cells hold
-        """Cells ``old`` … ``count`` − 1 are new."""
+    def grow(self, old: int, count: int) -> None:  # noqa: B027 - arrays are filled already
+        """Initialises the new cells ``old`` … ``count`` − 1."""
 
     def reserve(self, rows: int) -> Steps[None]:
-        """Makes room for that many rows in what is not in arrays, in portions."""
+        """Makes room for that many rows in data outside of arrays, in portions."""
         yield from ()
 
     @abstractmethod
     def update(self, cells: IndexArray, column: Column, sequence: Int64Array) -> None:
-        """Takes rows in: cell, value (none is null) and sequence number of each."""
+        """Processes rows: cell, value (not null) and sequence number of each."""
 
     @abstractmethod
     def absorb(self, other: Any, theirs: Cells, mine: IndexArray) -> None:
-        """Adds what ``other``'s cells hold to ours, as if their rows came after ours; ``mine`` are distinct."""
+        """Adds ``other``'s cells to ours, as if their rows came after ours; ``mine`` are distinct."""
 
     def copy(self, other: Any, theirs: Cells, mine: IndexArray) -> None:
-        """As :meth:`absorb`, where ours are new."""
+        """Copies ``other``'s cells to our new cells."""
         self.absorb(other, theirs, mine)
 
     def absorb_rest(self, other: Any, mine: IndexArray) -> Steps[None]:
-        """As :meth:`absorb`, in portions, for what is not in arrays; ``mine`` per cell of ``other``, -1 for none."""
+        """Adds ``other``'s data outside of arrays, in portions; ``mine`` per cell of ``other``, -1 for none."""
         yield from ()
 
     @abstractmethod
     def column(self, cells: Cells) -> Column:
-        """Results; unspecified for cells that took nothing in."""
+        """Results; unspecified for cells without rows."""
 
     def freeze(self, arrays: Sequence[FrozenArray]) -> Mapping[str, Any]:
-        """The state; ``arrays`` are ours."""
+        """Returns the state; ``arrays`` are our arrays."""
         return dict(zip(self.kinds, arrays, strict=True))
 
     def load(self, state: Mapping[str, Any]) -> Steps[None]:
-        """Takes over what is not in arrays, in portions."""
+        """Restores data outside of arrays, in portions."""
         yield from ()
 
     def leaves(self, state: Mapping[str, Any]) -> list[Leaf]:
-        """Our arrays in a state."""
+        """Returns our arrays in a state."""
         return [state[name] for name in self.kinds]
 
     def footprint(self, cells: IndexArray) -> Steps[dict[str, Any]]:
-        """What these cells hold (ascending), copied, in portions."""
+        """Copies the contents of these cells (ascending), in portions."""
         made: dict[str, Any] = {}
         for number, name in enumerate(self.kinds, self._first):
             made[name] = yield from picked([self._columns.arrays[number]], [cells])
         return made
 
     def adopt(self, footprint: Mapping[str, Any], which: IndexArray, cells: IndexArray) -> Steps[None]:
-        """Puts the entries ``which`` of a footprint (ascending) into ``cells``, which are new, in portions."""
+        """Puts the entries ``which`` of a footprint (ascending) into the new ``cells``, in portions."""
         for number, name in enumerate(self.kinds, self._first):
             for start, stop in portions(len(which), steps.INDEXED):
                 if start:
                     yield
                 self._columns.arrays[number][cells[start:stop]] = footprint[name][which[start:stop]]
 
-    def wrote_all(self) -> None:  # noqa: B027 - most have nothing to remember
-        """All present cells have a footprint."""
+    def wrote_all(self) -> None:  # noqa: B027 - most have nothing to note
+        """Notes that all present cells have a footprint."""
 
     def close(self) -> None:  # noqa: B027 - most have nothing to free
-        """No more rows are expected: frees what can be made again."""
+        """Frees data that can be derived again: no more rows are expected."""
 
 
 class ArrayAccumulator(Accumulator):
@@ -116,7 +116,7 @@ class ArrayAccumulator(Accumulator):
 
     @property
     def values(self) -> npt.NDArray[Any]:
-        """The cells' numbers, and room for more; adding cells may put another array in its place."""
+        """The cells' numbers, and room for more; adding cells may replace the array."""
         return self._columns.arrays[self._first]
 
     def column(self, cells: Cells) -> Column:
@@ -124,7 +124,7 @@ class ArrayAccumulator(Accumulator):
 
 
 class Count(ArrayAccumulator):
-    """Rows."""
+    """Counts rows."""
 
     def __init__(self) -> None:
         super().__init__(np.int64, 0)
@@ -137,7 +137,7 @@ class Count(ArrayAccumulator):
 
 
 class Sum(ArrayAccumulator):
-    """int64 (wraps around) or float64 (in row order)."""
+    """The sum of int64 (wraps around) or float64 (in row order)."""
 
     def __init__(self, type_: AttributeType) -> None:
         super().__init__(type_.dtype, 0)
@@ -153,10 +153,10 @@ class Sum(ArrayAccumulator):
 
 
 class IntegerMean(Accumulator):
-    """The mean of int64: the exact sum, rounded once to float64.  Whoever owns it divides by the count.
+    """The mean of int64: the exact sum, rounded once to float64.  The caller divides by the count.
 
     The sum is ``high * 2**32 + low`` with ``0 <= low < 2**32``: 96 bits, enough for 2**32 rows of any value.  Integers
-    are added exactly, so neither the cutting of input nor the division into panes changes a bit.
+    are added exactly, so neither the batches of the input nor the panes change a bit.
     """
 
     kinds: Mapping[str, Kind] = {"high": (np.int64, 0), "low": (np.int64, 0)}
@@ -177,7 +177,7 @@ class IntegerMean(Accumulator):
         self._carry(mine)
 
     def _carry(self, cells: IndexArray) -> None:
-        """Makes ``low`` of these cells smaller than 2**32 again; one that is named twice is written twice."""
+        """Makes ``low`` of these cells smaller than 2**32 again; cells may be repeated."""
         high, low = self._halves
         sums = low[cells]
         high[cells] += sums >> _HALF
@@ -198,19 +198,19 @@ _SHIFTED: Final = 62
 def rounded(high: Int64Array, low: Int64Array) -> npt.NDArray[np.float64]:
     """``high * 2**32 + low`` as float64, rounded once, half to even.
 
-    Only the upper 62 bits are converted.  The lowest of them is set where a bit below is set, which keeps the number
-    on its side of every value halfway between two float64.
+    Only the upper 62 bits are converted.  The lowest of them is set if a dropped bit is set, which keeps the number on
+    its side of every value halfway between two float64.
     """
     exponents = np.frexp(high.astype(np.float64))[1].astype(np.int64)
     dropped = np.clip(exponents + _HALF - _SHIFTED, 0, _HALF)
-    kept = (high << (_HALF - dropped)) | (low >> dropped)
+    upper = (high << (_HALF - dropped)) | (low >> dropped)
     has_more = (low & ((1 << dropped) - 1)) != 0
-    result: npt.NDArray[np.float64] = np.ldexp((kept | has_more).astype(np.float64), dropped)
+    result: npt.NDArray[np.float64] = np.ldexp((upper | has_more).astype(np.float64), dropped)
     return result
 
 
 def _extreme(type_: AttributeType, largest: bool) -> Any:
-    """What every value of the type replaces."""
+    """Initial value, which every value of the type replaces."""
     if type_ is AttributeType.FLOAT64:
         return -np.inf if largest else np.nan
     if type_ is AttributeType.BOOL:
@@ -242,7 +242,7 @@ class GroupPosition:
         self.kind: Kind = (np.int64, -1 if last else NEVER)
 
     def winners(self, positions: Int64Array, cells: IndexArray, sequence: Int64Array) -> IndexArray:
-        """Rows that are now the first or last of their cell; at most one per cell."""
+        """Returns rows that are now the first or last of their cell; at most one per cell."""
         self._better.at(positions, cells, sequence)
         rows: IndexArray = (positions.take(cells) == sequence).nonzero()[0]
         return rows
@@ -272,13 +272,13 @@ class Pick(ArrayAccumulator):
 
 
 class Distinct(Accumulator):
-    """How many different values: an index of (cell, value) pairs, and their count per cell, which follows from it."""
+    """Counts distinct values: an index of (cell, value) pairs, and the derived count per cell."""
 
     def __init__(self, type_: AttributeType) -> None:
         self._types = (AttributeType.INT64, type_)
         self._pairs = KeyIndex(self._types)
         self.kinds = {"counts": (np.int64, 0)}
-        #: Cells and pairs that there were when all of them had a footprint: a later cell has later pairs only.
+        #: Numbers of cells and pairs when all of them had a footprint: a later cell has later pairs only.
         self._written = (0, 0)
 
     @property
@@ -294,13 +294,13 @@ class Distinct(Accumulator):
         self._count(before, self._pairs.size)
 
     def _count(self, start: int, stop: int) -> None:
-        """Pairs that are new."""
+        """Counts new pairs."""
         if stop > start:
             cells = self._pairs.columns(np.arange(start, stop))[0].values
             np.add.at(self._counts, cells, 1)
 
     def absorb(self, other: Distinct, theirs: Cells, mine: IndexArray) -> None:
-        """All is in the pairs."""
+        """Does nothing: the data is in the pairs."""
 
     def absorb_rest(self, other: Distinct, mine: IndexArray) -> Steps[None]:
         for start, stop in portions(other._pairs.size, steps.RELEASED):
@@ -309,25 +309,25 @@ class Distinct(Accumulator):
             yield from self.reserve(stop - start)
             cells, values = other._pairs.columns(np.arange(start, stop))
             to = mine.take(cells.values)
-            kept = (to >= 0).nonzero()[0]
-            self.update(to[kept], values.take(kept), kept)
+            present = (to >= 0).nonzero()[0]
+            self.update(to[present], values.take(present), present)
 
     def column(self, cells: Cells) -> Column:
         return Column(self._counts[cells])
 
     def footprint(self, cells: IndexArray) -> Steps[dict[str, Any]]:
-        """Looks through the pairs since the last footprints where all cells are new, else through all pairs."""
+        """Scans the pairs since the last footprints if all cells are new, else all pairs."""
         first = self._written[1] if len(cells) and cells[0] >= self._written[0] else 0
         places, pairs = [np.empty(0, np.intp)], [np.empty(0, np.intp)]
         for start, stop in portions(self._pairs.size - first if len(cells) else 0, steps.INDEXED):
             if start:
                 yield
             some = np.arange(first + start, first + stop)
-            of = self._pairs.column(0, some).values
-            place = cells.searchsorted(of)
-            found = (cells.take(place, mode="clip") == of).nonzero()[0]
-            places.append(place[found])
-            pairs.append(some[found])
+            owners = self._pairs.column(0, some).values
+            place = cells.searchsorted(owners)
+            matching = (cells.take(place, mode="clip") == owners).nonzero()[0]
+            places.append(place[matching])
+            pairs.append(some[matching])
         chosen = yield from picked(pairs, [None] * len(pairs))
         return {
             "places": (yield from picked(places, [None] * len(places))),
@@ -341,8 +341,8 @@ class Distinct(Accumulator):
                 yield
             yield from self.reserve(stop - start)
             at = which.searchsorted(places[start:stop])
-            kept = (which.take(at, mode="clip") == places[start:stop]).nonzero()[0] if len(which) else at[:0]
-            self.update(cells[at[kept]], values.slice(start, stop).take(kept), kept)
+            matching = (which.take(at, mode="clip") == places[start:stop]).nonzero()[0] if len(which) else at[:0]
+            self.update(cells[at[matching]], values.slice(start, stop).take(matching), matching)
 
     def wrote_all(self) -> None:
         self._written = self._columns.count, self._pairs.size

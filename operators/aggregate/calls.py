@@ -1,4 +1,4 @@
-"""From the aggregates of a query to accumulators: which are needed, what they are fed, what becomes of them."""
+"""Maps the aggregates of a query to accumulators: their arguments, updates and results."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from spe.query.operators.aggregate import AggregateCall
 from spe.stream.batch import Column, Rows
 from spe.stream.schema import AttributeType, Schema
 
-#: Infinities and NaN are values like others.
+#: Infinities and NaN are ordinary values.
 QUIET: Final = np.errstate(over="ignore", invalid="ignore")
 
-#: What accumulators of whole rows get as their argument.
+#: Argument of accumulators of whole rows.
 _NO_COLUMN = Column(np.empty(0, np.int64))
 
 
@@ -46,7 +46,7 @@ def _make(function: str, type_: AttributeType, strings: KeptStrings) -> Accumula
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One accumulator to keep: how to make it, and the index of its argument (None: whole rows)."""
+    """An accumulator: its constructor, and the index of its argument (None: whole rows)."""
 
     make: Callable[[KeptStrings], Accumulator]
     argument: int | None
@@ -54,7 +54,7 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """One aggregate: the part with its value, the part that counts its values (None: never null)."""
+    """An aggregate: the part with its value, and the part that counts its values (None: never null)."""
 
     value: int
     count: int | None
@@ -62,13 +62,13 @@ class _Result:
 
 
 class Calls:
-    """The aggregates of one operator.  Parts and arguments that several of them need are kept once.
+    """The aggregates of an operator.  Parts and arguments that several of them need are shared.
 
     Args:
       calls: output name -> aggregate.
-      schema: of the rows that come in.
-      count_rows: keep a count of rows whether or not it is asked for; it is then part 0.
-      refusals: where functions of a user's say which values they do not take; None: they raise.
+      schema: schema of the input rows.
+      count_rows: count rows in any case, in part 0.
+      refusals: collects values that user functions do not take; None: the functions raise.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Calls:
         self._results = [self._plan(call, schema) for call in calls.values()]
         parts = self.new_parts(KeptStrings())
         self.needs_sequence = any(p.needs_sequence for p in parts)
-        #: How many parts keep texts.
+        #: Number of parts with texts.
         self.texts = sum(isinstance(p, TextAccumulator) for p in parts)
 
     def _plan(self, call: AggregateCall, schema: Schema) -> _Result:
@@ -108,8 +108,8 @@ class Calls:
             user, refusals, name = load_class(function, "function"), self._refusals, f"{function}({call.argument})"
             made = self._part(function, argument, lambda _: UserAccumulator(user(), refusals, name))
             return _Result(made, None, False)
-        kept = "sum" if function == "avg" and type_ is AttributeType.FLOAT64 else function
-        value = self._part(kept, argument, lambda strings: _make(kept, type_, strings))
+        partial_function = "sum" if function == "avg" and type_ is AttributeType.FLOAT64 else function
+        value = self._part(partial_function, argument, lambda strings: _make(partial_function, type_, strings))
         return _Result(value, count, function == "avg")
 
     def _argument(self, text: str, schema: Schema) -> int:
@@ -120,7 +120,7 @@ class Calls:
 
     def _count(self, argument: int | None) -> int:
         if argument is not None and not self._expressions[argument].nullable:
-            argument = None  # counts every row, so one count does for both
+            argument = None  # counts every row, so both can share a count
         return self._part("count", argument, lambda _: Count())
 
     def _part(self, function: str, argument: int | None, make: Callable[[KeptStrings], Accumulator]) -> int:
@@ -131,26 +131,26 @@ class Calls:
         return self._known[key]
 
     def new_parts(self, strings: KeptStrings) -> list[Accumulator]:
-        """``strings`` has the texts that they keep."""
+        """Makes new accumulators; ``strings`` holds their texts."""
         return [p.make(strings) for p in self._parts]
 
     @QUIET
     def evaluate(self, rows: Rows) -> list[Column]:
-        """The arguments' values."""
+        """Computes the arguments."""
         return [e.evaluate(rows) for e in self._expressions]
 
     def update(
         self, parts: Sequence[Accumulator], cells: IndexArray, arguments: Sequence[Column], sequence: Int64Array
     ) -> None:
-        """Takes rows in: cell, arguments and sequence number of each (no sequence numbers if none are needed)."""
+        """Processes rows: cell, arguments and sequence number of each (no sequence numbers if none are needed)."""
         cleaned: list[tuple[IndexArray, Column, Int64Array]] = []
         for column in arguments:
             if column.valid is None:
                 cleaned.append((cells, column, sequence))
             else:
-                kept = column.valid.nonzero()[0]
-                values = Column(column.values.take(kept), None, column.dictionary)
-                cleaned.append((cells.take(kept), values, sequence.take(kept) if len(sequence) else sequence))
+                present = column.valid.nonzero()[0]
+                values = Column(column.values.take(present), None, column.dictionary)
+                cleaned.append((cells.take(present), values, sequence.take(present) if len(sequence) else sequence))
         for part, plan in zip(parts, self._parts):
             if plan.argument is None:
                 part.update(cells, _NO_COLUMN, sequence)
@@ -159,17 +159,17 @@ class Calls:
 
     @QUIET
     def results(self, parts: Sequence[Accumulator], cells: Cells) -> list[Column]:
-        """One column per aggregate, for some cells."""
+        """Returns one column per aggregate, for these cells."""
         return [self._result(parts, r, cells) for r in self._results]
 
     def failed(self, parts: Sequence[Accumulator]) -> dict[int, str]:
-        """Of the cells that :meth:`results` was asked for last, the places of those without a result, and why."""
-        found: dict[int, str] = {}
+        """Places of cells without a result in the last call of :meth:`results`, and the reasons."""
+        failed_cells: dict[int, str] = {}
         if self._refusals is not None:
             for part in parts:
                 if isinstance(part, UserAccumulator):
-                    found = part.failed | found
-        return found
+                    failed_cells = part.failed | failed_cells
+        return failed_cells
 
     def _result(self, parts: Sequence[Accumulator], result: _Result, cells: Cells) -> Column:
         column = parts[result.value].column(cells)

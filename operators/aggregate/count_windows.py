@@ -29,8 +29,8 @@ from spe.stream.times import BEFORE_TIME
 class CountAggregate(StepwiseOperator, PicksCells):
     """One row per ``count`` tuples of a group, at the closing tuple's time, in the order of the closing tuples.
 
-    Each window has a cell of its own; a closed one is dead and dropped some time later.  A partly filled window is
-    never released, so state grows with the number of groups, and may owe something to a tuple of any age.
+    Each window has its own cell; cells of closed windows are dropped some time later.  A partly filled window is
+    never released, so state grows with the number of groups, and may depend on tuples of any age.
     """
 
     def __init__(self, spec: AggregateSpec, input_schema: Schema, schema: Schema) -> None:
@@ -51,11 +51,11 @@ class CountAggregate(StepwiseOperator, PicksCells):
         self._open: IndexArray = np.empty(0, np.intp)
         self._sequence = 0
         self._compact_at = steps.SPARE
-        #: Cells whose window has been closed since the last slice that was logged.
+        #: Cells whose window has closed since the last logged slice.
         self._closed: list[IndexArray] = []
-        #: Open windows.
+        #: Number of open windows.
         self._windows = 0
-        #: Are rows given again below a commit (G4)?
+        #: G4: are rows before a commit being replayed?
         self._replays = False
         self._is_whole = True
 
@@ -84,7 +84,7 @@ class CountAggregate(StepwiseOperator, PicksCells):
             if self._is_logged:
                 self._closed.append(cells[closing])
         if self._cells.count > (2 if self._is_logged else 1) * self._compact_at:
-            if self._is_logged:  # so much without a log, as in a failure
+            if self._is_logged:  # so many without writing the log, as in a failure
                 yield from self.forget_footprints()
             yield from self._compact()
         yield from forget_texts(self._strings, [self._cells])
@@ -94,13 +94,13 @@ class CountAggregate(StepwiseOperator, PicksCells):
         return [e.evaluate(rows) for e in self._group_by]
 
     def _fills(self) -> Any:
-        """Rows in each cell."""
+        """Number of rows in each cell."""
         count = self._cells.parts[0]
         assert isinstance(count, Count)
         return count.values
 
     def _assign(self, slots: IndexArray) -> tuple[IndexArray, IndexArray]:
-        """The cell of each row, and the rows that close a window, ascending."""
+        """Returns the cell of each row, and the rows that close a window, ascending."""
         order = stable_order(slots, self._keys.size)
         ordered = slots[order]
         position = np.arange(len(slots))
@@ -110,7 +110,7 @@ class CountAggregate(StepwiseOperator, PicksCells):
         group_start = np.maximum.accumulate(np.where(first_of_group, position, 0))
         held = self._open.take(ordered)
         fill = np.where(held >= 0, self._fills().take(np.maximum(held, 0), mode="clip"), 0) if self._cells.count else 0
-        ordinal = fill + (position - group_start)  # 0-based, counted from the start of the window open before
+        ordinal = fill + (position - group_start)  # 0-based, from the start of the window that was open before
         place = ordinal % self._size
         opens = place == 0
         opened = self._cells.add(ordered[opens], order[opens] + self._sequence)
@@ -129,14 +129,14 @@ class CountAggregate(StepwiseOperator, PicksCells):
         return cells, closing
 
     def _replay(self, rows: Rows, slots: IndexArray) -> Steps[None]:
-        """Rows from below the commit: each counts in the open window, if its footprint is not after it (G4)."""
+        """G4: a replayed row from before the commit counts in the open window unless its footprint is later."""
         cells = self._open.take(slots)
-        counts = (cells >= 0).nonzero()[0]
-        counts = counts[rows.time[counts] >= self._cells.written[cells[counts]]]
-        if len(counts):
-            yield from self._cells.reserve(len(counts))
-            some = [c.take(counts) for c in self._calls.evaluate(rows)]
-            yield from self._cells.update_in_portions(cells[counts], some, self._sequence + counts)
+        counted = (cells >= 0).nonzero()[0]
+        counted = counted[rows.time[counted] >= self._cells.written[cells[counted]]]
+        if len(counted):
+            yield from self._cells.reserve(len(counted))
+            some = [c.take(counted) for c in self._calls.evaluate(rows)]
+            yield from self._cells.update_in_portions(cells[counted], some, self._sequence + counted)
         if self.refusals is not None:
             self.refusals.counted_from(self._sequence)
         self._sequence += len(rows)
@@ -150,12 +150,12 @@ class CountAggregate(StepwiseOperator, PicksCells):
         return Rows(time, t_max, (*self._keys.columns(slots[closing]), *results))
 
     def _is_open(self, start: int, stop: int) -> BoolArray:
-        """Of each cell from ``start`` to before ``stop``."""
-        found: BoolArray = self._fills()[start:stop] < self._size
-        return found
+        """Tells for each cell from ``start`` to before ``stop`` if its window is open."""
+        is_open: BoolArray = self._fills()[start:stop] < self._size
+        return is_open
 
     def _live(self, first: int = 0) -> Steps[IndexArray]:
-        """Cells of open windows, ascending, from the number ``first`` on."""
+        """Returns cells of open windows, ascending, from the number ``first`` on."""
         live = [np.empty(0, np.intp)]
         for start, stop in portions(self._cells.count - first, steps.COPIED):
             if start:
@@ -174,7 +174,7 @@ class CountAggregate(StepwiseOperator, PicksCells):
         self._open = open_
 
     def _compact(self) -> Steps[None]:
-        """Drops closed cells, and the keys of groups whose window is empty."""
+        """Drops closed cells, and the keys of groups without an open window."""
         live = yield from self._live()
         self._cells = yield from self._cells.selected(live)
         size, slots = self._keys.size, self._cells.slots
@@ -184,9 +184,9 @@ class CountAggregate(StepwiseOperator, PicksCells):
                 if start:
                     yield
                 is_live[slots[start:stop]] = True
-            kept = yield from chosen(is_live)
-            self._keys, new = yield from self._keys.compacted(kept)
-            yield from self._cells.renumber((yield from inverse(kept, new, size)))
+            live_slots = yield from chosen(is_live)
+            self._keys, new = yield from self._keys.compacted(live_slots)
+            yield from self._cells.renumber((yield from inverse(live_slots, new, size)))
         yield from self._find_open()
         self._compact_at = 2 * self._cells.count + steps.SPARE
 
@@ -209,7 +209,7 @@ class CountAggregate(StepwiseOperator, PicksCells):
         self._compact_at = 2 * self._cells.count + steps.SPARE
 
         self._is_whole = not self._is_logged or not self._cells.logged
-        if self._is_logged:  # which of them are in the log as closed nobody knows; it may say so twice
+        if self._is_logged:  # it is unknown which closings are in the log; repeating them is harmless
             closed = yield from where(self._cells.logged, lambda start, stop: ~self._is_open(start, stop))
             self._closed = [closed]
 
@@ -224,46 +224,46 @@ class CountAggregate(StepwiseOperator, PicksCells):
 
     def footprints(self, end: int, again: Rewriting) -> Steps[Footprints]:
         yield from self._restored()
-        found, cells = Footprints(whole=self._is_whole), self._cells
+        footprints, cells = Footprints(whole=self._is_whole), self._cells
         self._is_whole = False
-        yield from self._write_closings(found)
+        yield from self._write_closings(footprints)
         logged = cells.logged
         old = yield from again.chosen(cells.written[:logged], self._is_open)
-        found.replaced += yield from self._footprints_of(old)
+        footprints.replaced += yield from self._footprints_of(old)
         which = yield from picked([old, (yield from self._live(logged))], [None, None])
-        found.count = found.not_final = len(which)
-        found.rewritten = len(old)
+        footprints.count = footprints.not_final = len(which)
+        footprints.rewritten = len(old)
         yield from cells.mark(old, end)
         yield from cells.mark((yield from consecutive(logged, cells.count)), end)
-        yield from self.put(found, [(0, which)] if len(which) else [])
+        yield from self.put(footprints, [(0, which)] if len(which) else [])
         cells.wrote_all()
         if cells.count > self._compact_at:
             yield from self._compact()
-        return found
+        return footprints
 
     def records(self, picked: Picked) -> Steps[list[Tree]]:
         yield from self._restored()
-        found: list[Tree] = []
+        records: list[Tree] = []
         for _, which in picked:
             for start, stop in portions(len(which), steps.INDEXED):
-                if found:
+                if records:
                     yield
-                found.append((yield from self._cells.footprint(which[start:stop], self._keys)))
-        return found
+                records.append((yield from self._cells.footprint(which[start:stop], self._keys)))
+        return records
 
-    def _write_closings(self, found: Footprints) -> Steps[None]:
-        """Of groups with a footprint but without an open window."""
+    def _write_closings(self, footprints: Footprints) -> Steps[None]:
+        """Writes closings of groups with a footprint but without an open window."""
         closed = yield from picked([np.empty(0, np.intp), *self._closed], [None] * (len(self._closed) + 1))
         self._closed = []
         closed = closed[closed < self._cells.logged]
         if not len(closed):
             return
-        found.replaced += yield from self._footprints_of(closed)
+        footprints.replaced += yield from self._footprints_of(closed)
         slots = self._cells.slots[closed]
         slots = slots[self._open[slots] < 0]
         if len(slots):
             keys = yield from columns_alone(self._keys, slots)
-            found.closings.append({"keys": keys, "born": np.zeros(len(slots), np.int64), "parts": []})
+            footprints.closings.append({"keys": keys, "born": np.zeros(len(slots), np.int64), "parts": []})
 
     def live_footprints(self) -> Steps[list[LiveFootprints]]:
         yield from self._restored()
@@ -271,13 +271,13 @@ class CountAggregate(StepwiseOperator, PicksCells):
         return (yield from self._footprints_of(live[: int(live.searchsorted(self._cells.logged))]))
 
     def _footprints_of(self, cells: IndexArray) -> Steps[list[LiveFootprints]]:
-        """Of these cells, in parts; none is final."""
-        found: list[LiveFootprints] = []
+        """Returns the footprints of these cells, in parts; none is final."""
+        parts: list[LiveFootprints] = []
         for start, stop in portions(len(cells), steps.INDEXED):
             if start:
                 yield
-            found.append(LiveFootprints(self._cells.written[cells[start:stop]], np.ones(stop - start, np.bool_)))
-        return found
+            parts.append(LiveFootprints(self._cells.written[cells[start:stop]], np.ones(stop - start, np.bool_)))
+        return parts
 
     def forget_footprints(self) -> Steps[None]:
         yield from self._restored()

@@ -1,4 +1,4 @@
-"""Aggregate functions that users write: a small base class, and the accumulator that runs one."""
+"""User-defined aggregate functions: a small base class, and the accumulator that runs one."""
 
 from __future__ import annotations
 
@@ -20,52 +20,52 @@ from spe.stream.schema import AttributeType
 
 
 class Aggregator(ABC):
-    """An aggregate function of your own, one state per group and window.
+    """Base of user-defined aggregate functions, with one state per group and window.
 
     States are plain values (see :class:`CustomOperator`) and are never changed in place: ``add`` and ``merge`` return
-    new ones, or the same one when nothing changed.  However rows are cut into calls, the result must be the same:
-    ``add(add(s, a), b)`` equals ``add(s, a followed by b)``.  Nulls are left out; a group of nothing but nulls has
-    the state that ``create`` returns.
+    new ones, or the same one if nothing changed.  The result must not depend on how rows are divided into calls:
+    ``add(add(s, a), b)`` equals ``add(s, a followed by b)``.  Nulls are left out; a group of only nulls has the state
+    that ``create`` returns.
 
-    With ``on_error: skip`` a value with which ``add`` raises is left out, as a null is, and whether it does must depend
-    on the value alone; where ``merge`` or ``result`` raises there is no result.
+    With ``on_error: skip`` a value for which ``add`` raises is left out, like a null; whether it raises must depend on
+    the value alone.  If ``merge`` or ``result`` raises, there is no result.
     """
 
-    #: Type of what ``result`` returns (None becomes null), by name or as an AttributeType.
+    #: Type of the values of ``result`` (None becomes null), by name or as an AttributeType.
     returns: ClassVar[AttributeType | str]
 
-    @classmethod  # noqa: B027 - any type suits unless a subclass says otherwise
+    @classmethod  # noqa: B027 - any type suits by default
     def check(cls, argument: AttributeType) -> None:
-        """Raises ValueError when the argument's type does not suit; any type suits by default."""
+        """Raises ValueError if the argument's type does not suit; any type suits by default."""
 
     @abstractmethod
     def create(self) -> Any:
-        """The state of nothing."""
+        """Returns the state without rows."""
 
     @abstractmethod
     def add(self, state: Any, values: npt.NDArray[Any]) -> Any:
-        """The state with ``values`` added, in order: int64 (timestamps too), float64, bool, or object for strings."""
+        """Adds ``values`` in order: int64 (timestamps too), float64, bool, or object for strings."""
 
     @abstractmethod
     def merge(self, state: Any, later: Any) -> Any:
-        """The state of the rows of ``state`` followed by those of ``later`` (sliding windows are put together so)."""
+        """Returns the state of the rows of ``state`` followed by those of ``later``; used for sliding windows."""
 
     @abstractmethod
     def result(self, state: Any) -> Any:
-        """The aggregate's value, or None for null."""
+        """Returns the aggregate's value, or None for null."""
 
 
 class UserAccumulator(Accumulator):
     """Runs an :class:`Aggregator`: one call of ``add`` per cell that a batch touches.
 
     Args:
-      aggregator: the user's.
-      refusals: told of the values that ``add`` does not take (the number of a row is its sequence number); None: what
-        is raised goes to the caller.
-      name: of the aggregate, for people.
+      aggregator: the user's function.
+      refusals: collects values that ``add`` does not take (the number of a row is its sequence number); None:
+        exceptions go to the caller.
+      name: name of the aggregate, for messages.
 
     Attributes:
-      failed: of the cells that :meth:`column` was asked for last, the places of those without a result, and why.
+      failed: places of cells without a result in the last call of :meth:`column`, and the reasons.
     """
 
     def __init__(self, aggregator: Aggregator, refusals: Refusals | None = None, name: str = "") -> None:
@@ -143,14 +143,14 @@ class UserAccumulator(Accumulator):
         type_ = AttributeType(self._aggregator.returns)
         self.failed = {}
         if self._refusals is not None:
-            return self._column_of_those_that_have_one(states, type_)
+            return self._column_of_results(states, type_)
         results = [self._aggregator.result(s) for s in states]
         try:
             return Column.from_list(results, type_)
         except (TypeError, ValueError, OverflowError) as error:
             raise _no_value(self._aggregator, error) from error
 
-    def _column_of_those_that_have_one(self, states: npt.NDArray[np.object_], type_: AttributeType) -> Column:
+    def _column_of_results(self, states: npt.NDArray[np.object_], type_: AttributeType) -> Column:
         results = [result_of(self._aggregator, s, type_) for s in states]
         for place, result in enumerate(results):
             if isinstance(result, Failed):
@@ -161,23 +161,23 @@ class UserAccumulator(Accumulator):
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Stands for a state or a result that could not be made."""
+    """Placeholder of a state or a result that could not be made."""
 
     reason: str
 
 
 def added(aggregator: Aggregator, state: Any, values: npt.NDArray[Any]) -> tuple[Any, dict[int, str]]:
-    """The state with all values added that ``add`` takes, and the others, by place, and why (U15).
+    """Adds all values that ``add`` takes; returns the state, and the other values by place, with reasons (U15).
 
-    Whether ``add`` takes a value depends on the value alone: it is given to an empty state.
+    Whether ``add`` takes a value depends on the value alone: it is tried with an empty state.
 
-    Raises whatever ``add`` raises of values each of which it takes.
+    Raises the exception of ``add`` if it takes each value alone.
     """
     try:
         return aggregator.add(state, values), {}
     except NOT_THE_ROWS:
         raise
-    except Exception:  # a user's code
+    except Exception:  # user code
         refused = {}
         for place in range(len(values)):
             try:
@@ -188,32 +188,32 @@ def added(aggregator: Aggregator, state: Any, values: npt.NDArray[Any]) -> tuple
                 refused[place] = reason_of(error)
         if not refused:
             raise
-    kept = np.delete(values, list(refused))
-    return aggregator.add(state, kept) if len(kept) else state, refused
+    accepted = np.delete(values, list(refused))
+    return aggregator.add(state, accepted) if len(accepted) else state, refused
 
 
 def merged(aggregator: Aggregator, state: Any, later: Any) -> Any:
-    """What ``merge`` returns, or that it raised, now or before."""
-    for one in (state, later):
-        if isinstance(one, Failed):
-            return one
+    """Returns the result of ``merge``, or a Failed if it raised, now or before."""
+    for operand in (state, later):
+        if isinstance(operand, Failed):
+            return operand
     try:
         return aggregator.merge(state, later)
     except NOT_THE_ROWS:
         raise
-    except Exception as error:  # a user's code
+    except Exception as error:  # user code
         return Failed(reason_of(error))
 
 
 def result_of(aggregator: Aggregator, state: Any, type_: AttributeType) -> Any:
-    """What ``result`` returns, or that it, or ``merge`` before it, raised, or that it is nothing of this type."""
+    """Returns the result of ``result``, or a Failed if it or ``merge`` raised, or its type is wrong."""
     if isinstance(state, Failed):
         return state
     try:
         result = aggregator.result(state)
     except NOT_THE_ROWS:
         raise
-    except Exception as error:  # a user's code
+    except Exception as error:  # user code
         return Failed(reason_of(error))
     try:
         Column.from_list([result], type_)

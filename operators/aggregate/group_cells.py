@@ -1,4 +1,4 @@
-"""A pane's cells: per group, in order of first arrival, what its aggregates have so far."""
+"""A pane's cells: the state of the aggregates per group, in order of first arrival."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from operators.strings import KeptStrings
 from spe.errors import LogCorrupt
 from spe.stream.batch import Column
 
-#: Rows that are looked at first for groups that are new.
+#: Number of rows that are searched first for new groups.
 _FIRST_ROWS: Final = 8_192
 
 
 class Cells:
-    """Accumulators of the groups that have come, each in a cell of its own.
+    """Accumulators of groups, each group in its own cell.
 
-    Cell numbers are given by first arrival, so "groups in order of first arrival" costs nothing.  All arrays are
-    columns of one table, and so are shared with snapshots.
+    Cells are numbered by first arrival, so "groups in order of first arrival" costs nothing.  All arrays are columns
+    of one table, and so are shared with snapshots.
 
     Args:
-      strings: where the operator keeps texts, for all its cells.
-      is_logged: is the time of each cell's newest footprint kept?
+      strings: the operator's texts, for all its cells.
+      is_logged: store the time of each cell's newest footprint.
     """
 
     __slots__ = ("_calls", "_cell_of", "_columns", "_is_logged", "_reserving", "_strings", "parts")
@@ -68,17 +68,17 @@ class Cells:
 
     @property
     def written(self) -> Int64Array:
-        """Time of each cell's newest footprint, UNWRITTEN where there is none; of cells that are logged."""
+        """Time of each cell's newest footprint, UNWRITTEN if there is none; only for logged cells."""
         return self._columns.arrays[2][: self.count]
 
     @property
     def logged(self) -> int:
-        """The first cell without a footprint; all after it have none either."""
+        """The first cell without a footprint; none after it has one."""
         written = self.written
         return bisect_left(range(self.count), True, key=lambda cell: written[cell] == UNWRITTEN)
 
     def add(self, slots: IndexArray, born: Int64Array) -> IndexArray:
-        """New empty cells for these slots; returns their numbers."""
+        """Adds empty cells for these slots; returns their numbers."""
         old = self._columns.add(len(slots))
         count = self.count
         self.slots[old:] = slots
@@ -88,12 +88,12 @@ class Cells:
         return np.arange(old, count)
 
     def reserve(self, rows: int, slot_count: int | None = None) -> Steps[None]:
-        """Makes room for that many rows, in portions: what :meth:`cells_of` and :meth:`update` need.
+        """Makes room for that many rows in :meth:`cells_of` and :meth:`update`, in portions.
 
-        Few are given room when they come.
+        A few get room when they come.
 
         Args:
-          slot_count: one past the largest slot there may be; None: nobody asks for the cells of slots.
+          slot_count: one past the largest slot; None: the cells of slots are not needed.
         """
         if max(self.count, slot_count or 0) > steps.INDEXED:
             yield from self._columns.reserve(rows)
@@ -111,11 +111,11 @@ class Cells:
         self._cell_of = table
 
     def cells_of(self, slots: IndexArray, slot_count: int, sequence: int | Int64Array) -> IndexArray:
-        """The cell of each row's slot, new ones in order of first appearance.
+        """Returns the cell of each row's slot, new ones in order of first appearance.
 
         Args:
           slots: shape (n,).
-          slot_count: one past the largest slot there may be.
+          slot_count: one past the largest slot.
           sequence: sequence numbers of the rows; an int is the first of consecutive ones.
         """
         table = self._cell_of
@@ -127,7 +127,7 @@ class Cells:
         if not len(cells) or cells.min() >= 0:
             return cells
         missing = (cells < 0).nonzero()[0]
-        # In a pane that begins everything is missing; after the first rows nearly all groups are known.
+        # In a new pane all groups are missing; after the first rows nearly all are known.
         self._add_missing(table, slots, missing[:_FIRST_ROWS], sequence)
         if len(missing) > _FIRST_ROWS:
             rest = missing[_FIRST_ROWS:]
@@ -137,9 +137,9 @@ class Cells:
     def _add_missing(
         self, table: IndexArray, slots: IndexArray, missing: IndexArray, sequence: int | Int64Array
     ) -> None:
-        """Cells for the slots of these rows (ascending), none of which has one."""
+        """Adds cells for the slots of these rows (ascending), none of which has one."""
         wanted = slots[missing]
-        # Of several rows with one slot the last to be written stays: backwards, that is the first.
+        # Of several rows with one slot the last written one stays: in reverse order, the first row.
         table[wanted[::-1]] = missing[::-1]
         rows = missing[table.take(wanted) == missing]
         new = slots[rows]
@@ -151,7 +151,7 @@ class Cells:
         self._calls.update(self.parts, cells, arguments, sequence)
 
     def update_in_portions(self, cells: IndexArray, arguments: Sequence[Column], sequence: Int64Array) -> Steps[None]:
-        """The same, in portions where texts are kept."""
+        """Updates in portions if there are texts."""
         if not self._calls.texts:
             self.update(cells, arguments, sequence)
             return
@@ -163,9 +163,9 @@ class Cells:
             self.update(cells[start:stop], some, sequence[start:stop])
 
     def absorb(self, other: Cells, table: IndexArray) -> Steps[None]:
-        """Adds all of ``other``'s cells, in portions, as if its rows came after ours.  No snapshot has ours.
+        """Adds all of ``other``'s cells, in portions, as if its rows came after ours.  Our cells are in no snapshot.
 
-        ``table`` maps slots to our cells, -1 for none; new ones are put into it.
+        ``table`` maps slots to our cells, -1 for none; new cells are added to it.
         """
         mine = np.empty(other.count, np.intp)
         for start, stop in portions(other.count, steps.RELEASED):
@@ -197,7 +197,7 @@ class Cells:
             part.copy(its, theirs, mine)
 
     def selected(self, cells: IndexArray) -> Steps[Cells]:
-        """A copy with only these cells, in this order."""
+        """Copies these cells only, in this order."""
         copy, mine = Cells(self._calls, self._strings, self._is_logged), (yield from filled(self.count, -1))
         for start, stop in portions(len(cells), steps.RELEASED):
             if start:
@@ -214,11 +214,11 @@ class Cells:
 
     @property
     def texts(self) -> list[TextAccumulator]:
-        """The parts that keep texts."""
+        """The parts with texts."""
         return [p for p in self.parts if isinstance(p, TextAccumulator)]
 
     def renumber(self, slots: IndexArray) -> Steps[None]:
-        """The groups' slots have changed; ``slots[old]`` is the new one."""
+        """Changes the groups' slots; ``slots[old]`` is the new one."""
         old = self.slots
         new = np.empty(self._columns.room, np.intp)
         for start, stop in portions(len(old), steps.INDEXED):
@@ -229,13 +229,13 @@ class Cells:
         self._cell_of = None
 
     def close(self) -> None:
-        """No more rows are expected: frees what can be made again."""
+        """Frees data that can be derived again: no more rows are expected."""
         self._cell_of = None
         for part in self.parts:
             part.close()
 
     def freeze(self) -> Mapping[str, Any]:
-        """The state, by reference."""
+        """Returns the state, by reference."""
         arrays = self._columns.freeze()
         parts, first = [], 2 + self._is_logged
         for part in self.parts:
@@ -245,12 +245,12 @@ class Cells:
         return {"slots": arrays[0], "born": arrays[1], **written, "parts": parts}
 
     def load(self, state: Mapping[str, Any]) -> Steps[None]:
-        """Takes over a frozen state, in portions."""
+        """Restores a frozen state, in portions."""
         self._cell_of = None
         pairs = list(zip(self.parts, state["parts"], strict=True))
         leaves = [leaf for part, saved in pairs for leaf in part.leaves(saved)]
         written = []
-        if self._is_logged:  # whoever made the state need not have had a log
+        if self._is_logged:  # the state may come from a process without a log
             written = [state.get("written", np.broadcast_to(np.int64(UNWRITTEN), len(state["slots"])))]
         yield from self._columns.load([state["slots"], state["born"], *written, *leaves])
         for part, saved in pairs:
@@ -259,7 +259,7 @@ class Cells:
     # --- the checkpoint log ---
 
     def footprint(self, cells: IndexArray, keys: KeyIndex) -> Steps[Tree]:
-        """What these cells (ascending) hold, with their keys, copied, in portions."""
+        """Copies the contents of these cells (ascending), with their keys, in portions."""
         slots = yield from picked([self.slots], [cells])
         named = yield from columns_alone(keys, slots)
         parts = []
@@ -268,7 +268,7 @@ class Cells:
         return {"keys": named, "born": (yield from picked([self.born], [cells])), "parts": parts}
 
     def mark(self, cells: IndexArray, end: int) -> Steps[None]:
-        """The newest footprint of these cells is from ``end``, in portions."""
+        """Notes ``end`` as the time of the newest footprint of these cells, in portions."""
         for start, stop in portions(len(cells), steps.INDEXED):
             if start:
                 yield
@@ -276,12 +276,12 @@ class Cells:
             self.written[cells[start:stop]] = end
 
     def wrote_all(self) -> None:
-        """All present cells have a footprint."""
+        """Notes that all present cells have a footprint."""
         for part in self.parts:
             part.wrote_all()
 
     def unmark(self) -> Steps[None]:
-        """No footprint counts any more, in portions."""
+        """Invalidates all footprints, in portions."""
         for start, stop in portions(self.count, steps.INDEXED):
             if start:
                 yield
@@ -289,54 +289,54 @@ class Cells:
             self.written[start:stop] = UNWRITTEN
 
     def find(self, slots: IndexArray, slot_count: int) -> Steps[IndexArray]:
-        """The cell of each row's slot, -1 where there is none."""
+        """Returns the cell of each row's slot, -1 if there is none."""
         if self._cell_of is None or len(self._cell_of) < slot_count:
             yield from self._find_cells(slot_count)
         assert self._cell_of is not None
         return self._cell_of.take(slots)
 
     def adopt(self, keys: KeyIndex, logged: Sequence[CellRecord]) -> Steps[None]:
-        """Makes the cells of the newest footprints, where no newer closing is, in the order in which they began.
+        """Makes cells of the newest footprints without a newer closing, in the order of their first rows.
 
         Args:
           keys: gets the groups' keys.
           logged: footprints and closings, oldest first.
         """
         slots, sizes = [np.empty(0, np.intp)], []
-        for one in logged:
-            count = len(one.tree["born"])
+        for record in logged:
+            count = len(record.tree["born"])
             sizes.append(count)
             for start, stop in portions(count, steps.RELEASED):
                 if start:
                     yield
                 yield from keys.reserve(stop - start)
-                columns = [c.slice(start, stop) for c in one.tree["keys"]]
+                columns = [c.slice(start, stop) for c in record.tree["keys"]]
                 slots.append((yield from keys.slots_in_portions(columns, stop - start)))
         all_slots = yield from picked(slots, [None] * len(slots))
         newest = yield from filled(keys.size, -1)
         for start, stop in portions(len(all_slots), steps.INDEXED):
             if start:
                 yield
-            newest[all_slots[start:stop]] = np.arange(start, stop)  # of several the last one stays
-        closes = np.array([one.closes for one in logged], np.bool_).repeat(sizes)
+            newest[all_slots[start:stop]] = np.arange(start, stop)  # of several, the last one stays
+        closes = np.array([record.closes for record in logged], np.bool_).repeat(sizes)
         places = newest.take((yield from chosen(newest >= 0)))
         places = np.sort(places[~closes[places]])
-        born = np.concatenate([np.empty(0, np.int64), *[one.tree["born"] for one in logged]]).take(places)
+        born = np.concatenate([np.empty(0, np.int64), *[record.tree["born"] for record in logged]]).take(places)
         places = places.take((yield from sorted_order(born)))
         yield from self._columns.reserve(len(places))
         cells = self.add(all_slots[places], np.sort(born))
-        self.written[cells] = np.array([one.time for one in logged], np.int64).repeat(sizes)[places]
+        self.written[cells] = np.array([record.time for record in logged], np.int64).repeat(sizes)[places]
         cell_of = yield from inverse(places, cells, len(all_slots))
         first = 0
-        for one, size in zip(logged, sizes):
+        for record, size in zip(logged, sizes):
             which = yield from chosen(cell_of[first : first + size] >= 0)
-            for part, saved in zip(self.parts, one.tree["parts"]):  # a closing has none
+            for part, saved in zip(self.parts, record.tree["parts"]):  # a closing has none
                 yield from part.adopt(saved, which, cell_of[first + which])
             first += size
 
 
 def columns_alone(keys: KeyIndex, slots: IndexArray) -> Steps[list[Column]]:
-    """The keys of slots that have one, without references to other keys, in portions."""
+    """Copies the keys of slots, without references to other keys, in portions."""
     columns = []
     for number in range(len(keys.types)):
 
@@ -348,7 +348,7 @@ def columns_alone(keys: KeyIndex, slots: IndexArray) -> Steps[list[Column]]:
 
 
 def forget_texts(strings: KeptStrings, all_cells: Collection[Cells]) -> Steps[None]:
-    """Forgets texts that no cell has any more, once there are many, or no cells."""
+    """Drops texts that no cell has any more, once there are many, or no cells."""
     if strings.crowded or (strings.count > steps.SPARE and not all_cells):
         parts = [part for cells in all_cells for part in cells.texts]
         made = yield from strings.compacted([part.ids for part in parts])
@@ -356,13 +356,13 @@ def forget_texts(strings: KeptStrings, all_cells: Collection[Cells]) -> Steps[No
             yield from part.renumber(ids)
 
 
-def check_found(found: int, expected: int, what: str) -> None:
-    """Raises LogCorrupt where a log does not have all cells of a commit."""
-    if found != expected:
-        raise LogCorrupt(f"the checkpoint log has footprints of {found} groups of {what}, expected {expected}")
+def check_found(count: int, expected: int, what: str) -> None:
+    """Raises LogCorrupt if a log lacks cells of a commit."""
+    if count != expected:
+        raise LogCorrupt(f"the checkpoint log has footprints of {count} groups of {what}, expected {expected}")
 
 
 def check_replayed(sequence: int, state: Tree) -> None:
-    """Raises LogCorrupt where other rows were given again than had come up to a commit."""
+    """Raises LogCorrupt if the replayed rows differ from those up to a commit."""
     if sequence != state["sequence"]:
         raise LogCorrupt(f"replay ends with row {sequence}, the checkpoint log with row {state['sequence']}")

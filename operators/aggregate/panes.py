@@ -1,4 +1,4 @@
-"""Panes by number, the windows that end, and what operators on panes share besides arithmetic."""
+"""Panes by number, the release of windows, and the base of operators on panes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NEVER: Final = 2**90
 
 
 class Panes(Generic[P]):
-    """The panes that hold something, from their first tuple until the last of their windows is released."""
+    """The panes with tuples, from their first tuple until the release of their last window."""
 
     __slots__ = ("_make", "_math", "_next_end", "_open", "by_number", "released", "since")
 
@@ -23,45 +23,45 @@ class Panes(Generic[P]):
         self._math = math
         self._make = make
         self.by_number: dict[int, P] = {}
-        #: Tuple time of the first tuple of each pane; its attribute may say another time.
+        #: Tuple time of the first tuple of each pane, which may differ from its attribute.
         self.since: dict[int, int] = {}
         #: Windows that end at or before this are released.
         self.released = BEFORE_TIME
-        #: End of the next window to release, or something smaller.
+        #: End of the next window to release, or a smaller time.
         self._next_end: int = _NEVER
         #: Panes whose end has not passed.
         self._open: set[int] = set()
 
     def load(self, panes: dict[int, P], since: Sequence[int], released: int) -> None:
-        """Takes over panes, with the time of the first tuple of each, in the same order."""
+        """Restores panes, with the time of the first tuple of each, in the same order."""
         self.by_number, self.released = panes, released
         self.since = dict(zip(panes, since, strict=True))
         self._next_end = BEFORE_TIME if panes else _NEVER
         self._open = set(panes)
 
     def end(self, pane: int) -> int:
-        """Where a pane ends in time; not saturated."""
+        """Returns the end time of a pane; not saturated."""
         return self._math.offset + (pane + 1) * self._math.pane_us
 
     def oldest(self) -> int | None:
-        """Tuple time of the oldest tuple that is in a pane; None: there is no pane."""
+        """Returns the tuple time of the oldest tuple in a pane; None: there is no pane."""
         return min(self.since.values(), default=None)
 
     def take(self, pane: int, time: int) -> P:
-        """The pane of this number, made for a tuple of ``time`` if it does not exist."""
-        found = self.by_number.get(pane)
-        if found is None:
-            found = self.by_number[pane] = self._make()
+        """Returns the pane of this number, and makes it for a tuple of ``time`` if it does not exist."""
+        members = self.by_number.get(pane)
+        if members is None:
+            members = self.by_number[pane] = self._make()
             self.since[pane] = time
             window = max(self._math.first_of_pane(pane), self._math.first_after(self.released))
             self._next_end = min(self._next_end, self._math.end(window))
         self._open.add(pane)
-        return found
+        return members
 
     def release(self, upto: int) -> Iterator[tuple[int, list[P]]]:
-        """(end, panes, oldest first) of each window that ends by ``upto``; to be consumed at once.
+        """Yields (end, panes, oldest first) of each window that ends by ``upto``; to be consumed at once.
 
-        A window without a tuple is none.  Panes whose last window is released are dropped.
+        Windows without tuples are skipped.  Panes whose last window is released are dropped.
         """
         before, self.released = self.released, upto
         limit = horizon(upto)
@@ -93,21 +93,21 @@ class Panes(Generic[P]):
             window += 1
 
     def passed(self, boundary: int) -> list[P]:
-        """Panes whose end has passed since the last call."""
+        """Returns panes whose end has passed since the last call."""
         gone = [p for p in self._open if self.end(p) <= boundary]
         self._open.difference_update(gone)
         return [self.by_number[p] for p in sorted(gone)]
 
 
 class PaneOperator(StepwiseOperator, Generic[P]):
-    """An operator whose state is panes, and a count of rows that came too late for them."""
+    """An operator whose state consists of panes and a count of late rows."""
 
     _panes: Panes[P]
     _late: Late
 
     @abstractmethod
     def _reset(self) -> None:
-        """Begins with no pane and no late row."""
+        """Starts without panes and late rows."""
 
     def counters(self) -> Mapping[str, int]:
         return self._late.counters()
@@ -124,5 +124,5 @@ class PaneOperator(StepwiseOperator, Generic[P]):
         self._late = Late(**counters)
 
     def rewind(self, boundary: int) -> bool:
-        self._panes.released = boundary  # no pane had a window that ended since then, or rows would have come out
+        self._panes.released = boundary  # no window has ended since then, or there would have been results
         return True

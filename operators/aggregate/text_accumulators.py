@@ -1,7 +1,7 @@
-"""Accumulators whose value is a text: smallest, largest, first, last.
+"""Accumulators with a text as value: smallest, largest, first, last.
 
-What they have are ids.  The texts are the operator's, for all of its panes, so a text that comes in many is there once
-and no pane's dictionary has to grow; the operator forgets those that no cell has any more.
+They store ids.  The operator stores the texts of all its panes, so that a text in many panes is stored once and panes
+need no dictionaries; it drops texts that no cell has any more.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from spe.stream.strings import Int32Array
 
 
 class TextAccumulator(ArrayAccumulator):
-    """One text per cell, by its id in ``strings``; 0 for none.  Whoever updates it makes room there beforehand."""
+    """One text per cell, by its id in ``strings``; 0 for none.  Callers of ``update`` make room there beforehand."""
 
     def __init__(self, strings: KeptStrings) -> None:
         super().__init__(np.int32, 0)
@@ -31,12 +31,12 @@ class TextAccumulator(ArrayAccumulator):
 
     @property
     def ids(self) -> Int32Array:
-        """Of all cells."""
+        """Ids of all cells."""
         ids: Int32Array = self.values[: self._columns.count]
         return ids
 
     def renumber(self, ids: Int32Array) -> Steps[None]:
-        """The texts' ids have changed to these, in portions."""
+        """Replaces the ids, in portions."""
         larger = np.empty(self._columns.room, np.int32)
         yield from copied(ids, larger, len(ids))
         self._columns.replace(self._first, larger)
@@ -45,7 +45,7 @@ class TextAccumulator(ArrayAccumulator):
         return self._strings.column(self.values[cells])
 
     def footprint(self, cells: IndexArray) -> Steps[dict[str, Any]]:
-        """Texts in place of ids, null where there is none."""
+        """Copies the contents of cells, with texts in place of ids, null for none."""
         made = yield from super().footprint(cells)
         ids = made["values"]
 
@@ -66,7 +66,7 @@ class TextAccumulator(ArrayAccumulator):
 
 
 class ExtremeText(TextAccumulator):
-    """The first or last text in code point order, which is Spark's."""
+    """The first or last text in code point order, as in Spark."""
 
     def __init__(self, strings: KeptStrings, largest: bool) -> None:
         super().__init__(strings)
@@ -77,7 +77,7 @@ class ExtremeText(TextAccumulator):
         strings = column.dictionary.strings
         codes, which = np.unique(column.values, return_inverse=True)
         texts = [strings[c] for c in codes.tolist()]
-        # Texts are compared once per distinct text of the batch, rows by the rank of their text.
+        # Distinct texts of the batch are compared once, rows by the rank of their text.
         order = np.array(sorted(range(len(texts)), key=texts.__getitem__), np.intp)
         ranks = np.empty(len(order), np.int64)
         ranks[order] = np.arange(len(order))
@@ -87,7 +87,7 @@ class ExtremeText(TextAccumulator):
         self._offer(touched, self._strings.ids(Column(codes[order[best]], None, column.dictionary)))
 
     def _offer(self, cells: IndexArray, ids: Int32Array) -> None:
-        """Takes each text that is better than what its cell has; cells are distinct."""
+        """Takes each text that is better than that of its cell; cells are distinct."""
         held = self.values[cells]
         wins = held == 0
         compared = ((held != ids) & ~wins).nonzero()[0]

@@ -1,8 +1,7 @@
 """Aggregates per group over tumbling and sliding windows of tuple time or of a timestamp attribute.
 
-State is one :class:`Cells` per pane.  A tumbling window is its pane; a sliding one is put together from its panes,
-oldest first, when it ends: sums come out the same however the input was cut, and a pane that has passed is never
-written again.
+State is one :class:`Cells` per pane.  A tumbling window is its pane; a sliding one is combined from its panes, oldest
+first, when it ends: so sums do not depend on the batches of the input, and a pane that has passed is not written again.
 """
 
 from __future__ import annotations
@@ -31,15 +30,15 @@ from spe.query.operators.aggregate import AggregateSpec
 from spe.stream.batch import Column, Rows, concat_columns
 from spe.stream.schema import Schema
 
-#: Panes that a step takes rows into, windows that it ends, however few rows they have.
+#: Number of panes that take rows, or of windows that end, after which a step yields, however few rows they have.
 _MANY: Final = 64
 
 
 @dataclass(slots=True)
 class _Ended:
-    """A window that has ended: its end, and per group, in order of first arrival, slot and results.
+    """An ended window: its end, and per group, in order of first arrival, slot and results.
 
-    ``failed`` are the places of groups that have none, and why.
+    ``failed`` has the places of groups without results, and the reasons.
     """
 
     end: int
@@ -49,7 +48,7 @@ class _Ended:
 
 
 def joined(columns: Sequence[Column]) -> Column:
-    """One column after the other, strings in a dictionary of its own."""
+    """Concatenates columns, with strings in a new dictionary."""
     if any(c.dictionary is not columns[0].dictionary for c in columns):
         strings = StringIds()
         columns = [strings.adopt(c) for c in columns]
@@ -61,8 +60,8 @@ class WindowAggregate(PaneOperator[Cells], PicksCells):
 
     Args:
       spec: with a tumbling or sliding window.
-      input_schema: of port 0.
-      schema: of the output.
+      input_schema: schema of port 0.
+      schema: schema of the output.
     """
 
     def __init__(self, spec: AggregateSpec, input_schema: Schema, schema: Schema) -> None:
@@ -80,16 +79,16 @@ class WindowAggregate(PaneOperator[Cells], PicksCells):
     def _reset(self) -> None:
         self._keys = KeyIndex(self._key_types)
         self._strings = KeptStrings()
-        # Of what it needs, and not of us: state in a circle would be freed by the garbage collector only, much later.
+        # A partial without self: a reference cycle would be freed by the garbage collector only, much later.
         self._new_cells = partial(Cells, self._calls, self._strings, self._is_logged)
         self._panes = Panes(self._math, self._new_cells)
-        #: Panes that had footprints when the last slice ended, and those of them with footprints that are not final.
+        #: Panes with footprints at the end of the last slice, and those of them with footprints that are not final.
         self._written: dict[int, Cells] = {}
         self._not_final: set[int] = set()
-        #: Are rows given again below a commit (G4)?
+        #: G4: are rows before a commit being replayed?
         self._replays = False
         self._is_whole = True
-        #: Rows taken in so far.
+        #: Number of processed rows.
         self._sequence = 0
         self._late = Late()
         self._compact_at = steps.SPARE
@@ -124,10 +123,10 @@ class WindowAggregate(PaneOperator[Cells], PicksCells):
         yield from forget_texts(self._strings, self._panes.by_number.values())
 
     def _arrivals(self, rows: Rows) -> Iterator[tuple[int, int, Selection]]:
-        told = None
+        rejections = None
         if self._rejects_late and self.refusals is not None:
-            told = LateRejections(self.refusals, 0, self._sequence)
-        return arrivals(self._math, rows, self._on, self._late, self._panes.released, told)
+            rejections = LateRejections(self.refusals, 0, self._sequence)
+        return arrivals(self._math, rows, self._on, self._late, self._panes.released, rejections)
 
     @QUIET
     def _groups_of(self, rows: Rows) -> list[Column]:
@@ -154,7 +153,7 @@ class WindowAggregate(PaneOperator[Cells], PicksCells):
         yield from cells.update_in_portions(at, arguments, numbers)
 
     def _replay(self, rows: Rows | None) -> Steps[None]:
-        """Rows from below the commit: each counts in the cell that there is, if its footprint is not after it (G4)."""
+        """G4: a replayed row from before the commit counts in an existing cell unless its footprint is later."""
         if rows is None or not len(rows):
             return
         yield from self._keys.reserve(len(rows))
@@ -166,8 +165,8 @@ class WindowAggregate(PaneOperator[Cells], PicksCells):
                 continue
             index = np.arange(len(rows))[which]
             at = yield from cells.find(slots[index], self._keys.size)
-            counts = ((at >= 0) & (rows.time[index] >= cells.written.take(at, mode="clip"))).nonzero()[0]
-            index, at = index[counts], at[counts]
+            counted = ((at >= 0) & (rows.time[index] >= cells.written.take(at, mode="clip"))).nonzero()[0]
+            index, at = index[counted], at[counted]
             if len(index):
                 yield from cells.reserve(len(index), self._keys.size)
                 some = [c.take(index) for c in arguments]
@@ -177,7 +176,7 @@ class WindowAggregate(PaneOperator[Cells], PicksCells):
         self._sequence += len(rows)
 
     def _release(self, upto: int, ended: list[_Ended]) -> Iterator[Rows | None]:
-        """Puts the windows that end by ``upto`` to ``ended``; yields what is there when it is much."""
+        """Adds the windows that end by ``upto`` to ``ended``; yields rows when there are many."""
         for number, (end, members) in enumerate(self._panes.release(upto), 1):
             cells, order = members[0], None
             if len(members) > 1:
@@ -205,7 +204,7 @@ class WindowAggregate(PaneOperator[Cells], PicksCells):
         if order is not None:
             which = order[start:stop]
         elif self._math.tumbling and stop - start == cells.count:
-            which = slice(start, stop)  # nobody writes to it any more
+            which = slice(start, stop)  # it is not written any more
         else:
             which = np.arange(start, stop)
         results = self._calls.results(cells.parts, which)
@@ -224,7 +223,7 @@ class WindowAggregate(PaneOperator[Cells], PicksCells):
         return Rows(time, time, (*self._keys.columns(slots), Column(starts), Column(ends), *results))
 
     def _tidy(self, boundary: int) -> Steps[None]:
-        """Frees the lookups of panes that have passed, and keys that no pane has any more."""
+        """Frees the lookup tables of panes that have passed, and keys that no pane has any more."""
         if self._on is None:
             for cells in self._panes.passed(boundary):
                 cells.close()
@@ -277,7 +276,7 @@ class WindowAggregate(PaneOperator[Cells], PicksCells):
         self._reset()
 
     def _has_written(self) -> None:
-        """The footprints of the present panes are in the log."""
+        """Notes that the footprints of the present panes are in the log."""
         if self._is_logged:
             self._written = dict(self._panes.by_number)
             self._not_final = set(self._written)
@@ -285,12 +284,12 @@ class WindowAggregate(PaneOperator[Cells], PicksCells):
 
     def footprints(self, end: int, again: Rewriting) -> Steps[Footprints]:
         yield from self._restored()
-        found, panes = Footprints(whole=self._is_whole), self._panes.by_number
+        footprints, panes = Footprints(whole=self._is_whole), self._panes.by_number
         chosen_cells: list[tuple[int, IndexArray]] = []
         self._is_whole = False
         for number, cells in self._written.items():
             if panes.get(number) is not cells:
-                found.replaced += yield from self._live(number, cells)
+                footprints.replaced += yield from self._live(number, cells)
                 self._not_final.discard(number)
         for number, cells in panes.items():
             is_final = self._on is None and self._panes.end(number) <= end
@@ -300,33 +299,33 @@ class WindowAggregate(PaneOperator[Cells], PicksCells):
             which = yield from picked([old, new], [None, None])
             if not len(which):
                 continue
-            found.replaced += yield from self._live(number, cells, old)
+            footprints.replaced += yield from self._live(number, cells, old)
             chosen_cells.append((number, which))
             yield from cells.mark(which, end)
-            found.count += len(which)
-            found.rewritten += 0 if len(final) else len(old)
+            footprints.count += len(which)
+            footprints.rewritten += 0 if len(final) else len(old)
             if not is_final:
-                found.not_final += len(which)
+                footprints.not_final += len(which)
                 self._not_final.add(number)
-        yield from self.put(found, chosen_cells)
+        yield from self.put(footprints, chosen_cells)
         for number, _ in chosen_cells:
             panes[number].wrote_all()
         self._written = dict(panes)
-        return found
+        return footprints
 
     def records(self, picked: Picked) -> Steps[list[Tree]]:
         yield from self._restored()
-        found: list[Tree] = []
+        records: list[Tree] = []
         for number, which in picked:
             cells = self._panes.by_number[number]
             for start, stop in portions(len(which), steps.INDEXED):
-                if found:
+                if records:
                     yield
-                found.append({"pane": number, **(yield from cells.footprint(which[start:stop], self._keys))})
-        return found
+                records.append({"pane": number, **(yield from cells.footprint(which[start:stop], self._keys))})
+        return records
 
     def _made_final(self, number: int, cells: Cells, is_final: bool) -> Steps[IndexArray]:
-        """Cells with a footprint that is not final, of a pane that has passed: they are written once more."""
+        """Returns cells with a footprint that is not final, of a pane that has passed: they are rewritten once."""
         if not is_final or number not in self._not_final:
             return np.empty(0, np.intp)
         self._not_final.discard(number)
@@ -334,23 +333,23 @@ class WindowAggregate(PaneOperator[Cells], PicksCells):
         return (yield from where(cells.logged, lambda start, stop: cells.written[start:stop] < end))
 
     def _live(self, number: int, cells: Cells, which: IndexArray | None = None) -> Steps[list[LiveFootprints]]:
-        """The footprints of these cells of a pane, of all that have one where ``which`` is None, in parts."""
-        found: list[LiveFootprints] = []
+        """Returns the footprints of these cells of a pane, or of all its cells if ``which`` is None, in parts."""
+        parts: list[LiveFootprints] = []
         for start, stop in portions(cells.logged if which is None else len(which), steps.INDEXED):
             if start:
                 yield
             times = cells.written[start:stop].copy() if which is None else cells.written[which[start:stop]]
-            # Where windows go by an attribute, late rows come, too.
+            # With windows by an attribute, late rows may come.
             not_final = times < self._panes.end(number) if self._on is None else np.ones(len(times), np.bool_)
-            found.append(LiveFootprints(times, not_final))
-        return found
+            parts.append(LiveFootprints(times, not_final))
+        return parts
 
     def live_footprints(self) -> Steps[list[LiveFootprints]]:
         yield from self._restored()
-        found: list[LiveFootprints] = []
+        live: list[LiveFootprints] = []
         for number, cells in self._panes.by_number.items():
-            found += yield from self._live(number, cells)
-        return found
+            live += yield from self._live(number, cells)
+        return live
 
     def forget_footprints(self) -> Steps[None]:
         yield from self._restored()
@@ -371,7 +370,7 @@ class WindowAggregate(PaneOperator[Cells], PicksCells):
         panes = {number: self._new_cells() for number, _, _ in state["panes"]}
         self._panes.load(panes, [since for _, since, _ in state["panes"]], state["released"])
         for number, _, count in state["panes"]:
-            yield from panes[number].adopt(self._keys, [one for one in logged if one.tree["pane"] == number])
+            yield from panes[number].adopt(self._keys, [record for record in logged if record.tree["pane"] == number])
             check_found(panes[number].count, count, f"the pane that begins at {self._panes.end(number - 1)}")
         self._compact_at = 2 * self._keys.size + steps.SPARE
         self._has_written()

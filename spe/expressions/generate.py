@@ -179,8 +179,8 @@ class _Generator:
         assert function.text is not None
         bound = _bound(function.text, fixed, len(node.arguments))
         if len(varying) == 1 and varying[0][0].type is AttributeType.STRING:
-            variable = varying[0][1]
-            call = f"{self._constant(PerEntry(bound, node.type, function.partial))}({variable.value}, {variable.dictionary})"
+            var = varying[0][1]
+            call = f"{self._constant(PerEntry(bound, node.type, function.partial))}({var.value}, {var.dictionary})"
         else:
             columns = ", ".join(f"({v.value}, {v.dictionary})" for _, v in varying)
             call = f"{self._constant(PerRow(bound, node.type, function.partial))}({columns})"

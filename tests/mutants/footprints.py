@@ -13,13 +13,13 @@ from tests.mutants.patching import Edit, edited
 edited(
     "row-at-the-footprint-is-left-out",
     "a row that has the time of a footprint does not count, though the footprint lacks it (G4)",
-    Edit(CountAggregate, "_replay", "rows.time[counts] >= ", "rows.time[counts] > "),
+    Edit(CountAggregate, "_replay", "rows.time[counted] >= ", "rows.time[counted] > "),
     Edit(WindowAggregate, "_replay", "rows.time[index] >= ", "rows.time[index] > "),
 )
 edited(
     "row-before-the-footprint-counts",
     "a row that is in a footprint counts again (G4)",
-    Edit(CountAggregate, "_replay", "counts = counts[rows.time[counts] >= ", "counts = counts[-1 != "),
+    Edit(CountAggregate, "_replay", "counted = counted[rows.time[counted] >= ", "counted = counted[-1 != "),
 )
 edited(
     "replay-makes-cells",
@@ -87,7 +87,7 @@ edited(
 edited(
     "forgotten-footprints-count",
     "after a slice that is not in the log, what the log has from before counts on (G2)",
-    Edit(FragmentLog, "slice_log", "is_whole |= found.whole", "is_whole |= False"),
+    Edit(FragmentLog, "slice_log", "is_whole |= additions.whole", "is_whole |= False"),
 )
 edited(
     "rows-from-before-the-log-are-not-kept",

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from operators import steps
-from operators.input_buffer import Given, InputBuffer, Marker
+from operators.input_buffer import InputBuffer, InputSlice, Marker
 from operators.operator import Operator
 from spe.query.operators.aggregate import AggregateCall, AggregateSpec
 from spe.query.windows import Window, WindowKind
@@ -82,10 +82,10 @@ class _Watched(Operator):
 def test_stored_input_is_replayed_in_few_slices() -> None:
     """As many as rows allow; strings of another dictionary begin a new one, for they would have to be looked up."""
 
-    def one(texts: str, at: int, dictionary: StringDictionary) -> Given:
+    def one(texts: str, at: int, dictionary: StringDictionary) -> InputSlice:
         time = np.full(len(texts), at)
         column = Column.from_list(list(texts), AttributeType.STRING, dictionary)
-        return Given([Rows(time, time, (column,))], at, at + 1)
+        return InputSlice([Rows(time, time, (column,))], at, at + 1)
 
     first, second = StringDictionary(), StringDictionary()
     slices = ("abc", first), ("de", first), ("f", first), ("ghijkl", first), ("m", second), ("n", second)
@@ -122,7 +122,7 @@ def test_unbounded_state_is_stored_in_the_marker(name: str) -> None:
     operator, _ = _make(name)
     marker = InputBuffer(operator).mark()
     assert marker.base is not None
-    assert marker.given == ()
+    assert marker.slices == ()
 
 
 def test_an_installed_state_is_kept_until_it_has_expired() -> None:
