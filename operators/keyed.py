@@ -1,7 +1,7 @@
-"""Operators of one's own that keep their state by key: a checkpoint log gets only what changed (rules G2 to G4).
+"""User-defined operators with state by key: a checkpoint log gets only changes (rules G2 to G4).
 
-Each key is a cell.  A cell that changed has its state written at the end of the slice, so that its newest footprint is
-final, and nothing is replayed for it: what comes below the commit is in the state already.
+Each key is a cell.  The state of a changed cell is written at the end of the slice, so its newest footprint is final,
+and nothing is replayed for it: rows before the commit are in the state already.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from spe.stream.frozen import Derived
 from spe.stream.schema import Schema
 from spe.stream.times import BEFORE_TIME
 
-#: When the key came, of those that there are; the key; its state.
+#: Ordinal of the key by arrival; the key; its state.
 _Cell = tuple[int, Any, Any]
 _AS_THEY_ARE: Final = frozenset({str, int, bool, bytes, type(None)})
 
 
 def _named(key: Any) -> Any:
-    """The key, with one NaN and one zero, and without NumPy's types."""
+    """Normalizes a key: one NaN, one zero, and no NumPy types."""
     kind = type(key)
     if kind in _AS_THEY_ARE:
         return key
@@ -45,23 +45,23 @@ def _named(key: Any) -> Any:
 
 
 class KeyedState(MutableMapping[Any, Any]):
-    """State by key, used like a dict; it knows which keys changed.
+    """State by key, used like a dict; tracks changed keys.
 
     A key is None, a bool, int, float, str, bytes, or a tuple of these; every NaN is one key, and so are 1, 1.0 and
-    True.  The state of a key is of what a snapshot may hold, and never changed in place: another one is put in its
-    place, ``state[key] = …``.  Keys are in the order in which they came, also after a restart; one that was deleted
-    comes anew.  All keys of a partition, with their states but for arrays, have room in 32 MiB, as in any snapshot.
+    True.  The state of a key consists of values allowed in a snapshot, and is never changed in place: assign a new one,
+    ``state[key] = …``.  Keys are in order of arrival, also after a restart; a deleted key that returns is new.  All
+    keys of a partition, with their states except arrays, must fit 32 MiB, as in any snapshot.
     """
 
     __slots__ = ("_cells", "_changed", "_is_whole", "_next", "_written")
 
     def __init__(self) -> None:
-        #: Not a dict, where finding the first one takes the longer the more have gone before it.
+        #: Not a dict, in which finding the first entry takes longer the more were deleted before it.
         self._cells: OrderedDict[Any, _Cell] = OrderedDict()
         self._next = 0
-        #: Time of the newest footprint of each key that has one that counts, the oldest first.
+        #: Time of the newest valid footprint of each key, the oldest first.
         self._written: dict[Any, int] = {}
-        #: Keys that changed or went since the last slice that was logged; None: there is no log.
+        #: Keys changed or deleted since the last logged slice; None: there is no log.
         self._changed: dict[Any, None] | None = None
         self._is_whole = True
 
@@ -107,10 +107,10 @@ class KeyedState(MutableMapping[Any, Any]):
         if self._changed is not None:
             self._changed = dict.fromkeys(self._written)
 
-    # Of the engine: users need none of these.
+    # For the engine: users do not need these.
 
     def _snapshot(self) -> Tree:
-        """By reference."""
+        """Returns the state by reference."""
         state: dict[str, Any] = {"next": self._next, "cells": list(self._cells.values())}
         if self._changed is not None:
             state["log"] = Derived((dict(self._written), dict(self._changed)))
@@ -127,7 +127,7 @@ class KeyedState(MutableMapping[Any, Any]):
         if isinstance(log := state.get("log"), Derived):
             written, changed = log.value
             self._written, self._changed = dict(written), dict(changed)
-        else:  # of another process, or of one without a log
+        else:  # from another process, or from one without a log
             self._written, self._changed = {}, dict.fromkeys(self._cells)
         self._is_whole = not self._written
 
@@ -135,12 +135,12 @@ class KeyedState(MutableMapping[Any, Any]):
         self._changed = {}
 
     def _forget(self) -> None:
-        """Nothing that was written counts."""
+        """Invalidates all footprints."""
         self._written, self._changed, self._is_whole = {}, dict.fromkeys(self._cells), True
 
     def _footprints(self, end: int, again: Rewriting) -> Steps[Footprints]:
         assert self._changed is not None, "there is a log"
-        found = Footprints(whole=self._is_whole)
+        footprints = Footprints(whole=self._is_whole)
         self._is_whole = False
         old = yield from self._old(again)
         changed, self._changed = self._changed, {}
@@ -160,14 +160,14 @@ class KeyedState(MutableMapping[Any, Any]):
                 else:
                     records.append(cell)
                     self._written[key] = end
-            found.replaced = [_final(replaced)] if replaced else []
-            found.closings = [{"keys": closed}] if closed else []
-        found.records = [{"cells": records}] if records else []
-        found.count, found.rewritten = len(records), len(old)
-        return found
+            footprints.replaced = [_final(replaced)] if replaced else []
+            footprints.closings = [{"keys": closed}] if closed else []
+        footprints.records = [{"cells": records}] if records else []
+        footprints.count, footprints.rewritten = len(records), len(old)
+        return footprints
 
     def _old(self, again: Rewriting) -> Steps[list[Any]]:
-        """Keys that did not change and are to be written anew."""
+        """Returns unchanged keys that are to be rewritten."""
         assert self._changed is not None, "there is a log"
         keys, times = list[Any](), list[int]()
         if again.below != UNWRITTEN:
@@ -194,11 +194,11 @@ def _final(times: Sequence[int]) -> LiveFootprints:
 
 
 class KeyedOperator(CustomOperator):
-    """An operator of your own with state by key, all of it in :attr:`state`: what is of no key gets a key of its own.
+    """Base of user-defined operators with state by key, all of it in :attr:`state`; other state needs a key of its own.
 
-    A subclass defines ``output_schema`` and ``step``.  A checkpoint log gets the keys that changed, where it gets the
-    whole state of another :class:`CustomOperator`.  What is made of the state, such as an index, is made again in
-    ``restore``, after ``super().restore(state)``.
+    A subclass defines ``output_schema`` and ``step``.  A checkpoint log gets only changed keys, while it gets the whole
+    state of another :class:`CustomOperator`.  Data derived from the state, such as an index, is rebuilt in ``restore``,
+    after ``super().restore(state)``.
     """
 
     def __init__(self, inputs: Sequence[Schema], **arguments: Any) -> None:
@@ -215,12 +215,12 @@ class KeyedOperator(CustomOperator):
 
     @property
     def state(self) -> KeyedState:
-        """All that the operator remembers."""
+        """The state of the operator, by key."""
         return self._by_key
 
     @classmethod
     def keeps_cells(cls) -> bool:
-        """Does a checkpoint log get its state by key?"""
+        """Does a checkpoint log store its state by key?"""
         return True
 
     @final
@@ -240,13 +240,13 @@ class KeyedHost(CustomHost, KeepsCells):
     def __init__(self, operator: KeyedOperator) -> None:
         super().__init__(operator)
         self._by_key = operator.state
-        #: What comes before this is in the state already (G4).
+        #: G4: rows before this time are in the state already.
         self._begin = BEFORE_TIME
 
     def step(self, ports: Sequence[Rows | None], boundary: int) -> Rows | None:
         if self._previous >= self._begin:
             return super().step(ports, boundary)
-        assert boundary <= self._begin, "G4: a slice of a replay ends where that does, or before"
+        assert boundary <= self._begin, "G4: a slice of a replay does not end after it"
         self._previous = boundary
         return None
 
@@ -286,13 +286,13 @@ class KeyedHost(CustomHost, KeepsCells):
     def reconstruct(self, state: Tree, start: Tree, logged: Sequence[CellRecord]) -> Steps[None]:
         newest: dict[Any, tuple[int, _Cell]] = {}
         done = 0
-        for one in logged:
-            for key in one.tree["keys"] if one.closes else ():
+        for record in logged:
+            for key in record.tree["keys"] if record.closes else ():
                 newest.pop(_named(key), None)
-            for cell in () if one.closes else one.tree["cells"]:
+            for cell in () if record.closes else record.tree["cells"]:
                 key = _named(cell[1])
-                newest.pop(key, None)  # so that they are in the order of their times
-                newest[key] = one.time, cell
+                newest.pop(key, None)  # keeps the order of times
+                newest[key] = record.time, cell
                 done += 1
                 if done % steps.RELEASED == 0:
                     yield
@@ -306,7 +306,7 @@ class KeyedHost(CustomHost, KeepsCells):
         self._previous, self._begin = start["previous"], state["previous"]
 
     def replays_on(self) -> None:
-        """The state says from where on rows count."""
+        """Does nothing: the state has the time from which rows count."""
 
     def gave_up(self, state: Tree) -> None:
         self._previous = state["previous"]
@@ -316,5 +316,5 @@ class KeyedHost(CustomHost, KeepsCells):
 
 
 def hosted(operator: CustomOperator) -> CustomHost:
-    """What runs it."""
+    """Returns the host of a user-defined operator."""
     return KeyedHost(operator) if isinstance(operator, KeyedOperator) else CustomHost(operator)

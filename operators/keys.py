@@ -1,7 +1,7 @@
 """Maps keys of one or more attributes to dense slots.
 
-Each attribute has its own ids; several are folded pairwise into one.  Null is a value like any other here (SQL's
-GROUP BY); whoever joins leaves rows with null keys out beforehand.  NaN equals NaN.
+Each attribute has its own ids; several are combined pairwise into one.  Null is an ordinary value here, as in SQL's
+GROUP BY; a join removes rows with null keys beforehand.  NaN equals NaN.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from operators.texts import TextIds
 from spe.stream.batch import BoolArray, Column, Int64Array, canonical
 from spe.stream.schema import AttributeType
 
-#: Bits of the second id in a pair of many: both have fewer than 2**31.
+#: Bits of the second id in a pair if there are many pairs: both ids are below 2**31.
 _WIDE: Final = 32
 
 
@@ -87,10 +87,10 @@ class _Attribute:
 
 
 class _Pairs:
-    """(id, id) -> id.
+    """Maps (id, id) to ids.
 
-    While there are few the second takes as few bits as it needs, so that small key sets stay in a direct table.  Many
-    have as many bits as it can ever need: to give it more, all pairs would have to be put into a new table.
+    If there are few pairs, the second id has only the bits that it needs, so that small key sets stay in a direct
+    table.  If there are many, it has all bits that it can ever need: widening would rebuild the table.
     """
 
     __slots__ = ("_bits", "_pairs")
@@ -135,7 +135,7 @@ class _Pairs:
 
 
 class KeyIndex:
-    """Key -> slot.  Without attributes there is one key, in slot 0."""
+    """Maps keys to slots.  Without attributes there is one key, in slot 0."""
 
     __slots__ = ("_attributes", "_pairs", "types")
 
@@ -146,7 +146,7 @@ class KeyIndex:
 
     @property
     def size(self) -> int:
-        """One past the largest slot; not every slot below it needs to have a key."""
+        """One past the largest slot; slots below it may lack a key."""
         if self._pairs:
             return self._pairs[-1].count
         return self._attributes[0].count if self._attributes else 1
@@ -159,11 +159,11 @@ class KeyIndex:
             yield from pairs.reserve(more)
 
     def slots(self, columns: Sequence[Column], count: int) -> IndexArray:
-        """The slot of each of ``count`` rows."""
+        """Returns the slot of each of ``count`` rows."""
         return finished(self.slots_in_portions(columns, count))
 
     def slots_in_portions(self, columns: Sequence[Column], count: int) -> Steps[IndexArray]:
-        """The same, in portions where many texts are new."""
+        """Returns the slot of each of ``count`` rows; in portions if many texts are new."""
         if not columns:
             return np.zeros(count, np.intp)
         slots = yield from self._attributes[0].ids(columns[0])
@@ -173,7 +173,7 @@ class KeyIndex:
         return slots
 
     def columns(self, slots: IndexArray) -> tuple[Column, ...]:
-        """The keys of slots that have one."""
+        """Returns the keys of slots, which must have one."""
         if not self._attributes:
             return ()
         ids = []
@@ -184,7 +184,7 @@ class KeyIndex:
         return tuple([a.column(i) for a, i in zip(self._attributes, reversed(ids))])
 
     def column(self, number: int, slots: IndexArray) -> Column:
-        """One attribute of the keys of slots that have one."""
+        """Returns one attribute of the keys of slots, which must have one."""
         for place in range(len(self._attributes) - 1, number, -1):
             slots = self._pairs[place - 1].parts(slots)[0]
         if number:
@@ -192,7 +192,7 @@ class KeyIndex:
         return self._attributes[number].column(slots)
 
     def compacted(self, live: IndexArray) -> Steps[tuple[KeyIndex, IndexArray]]:
-        """An index of the keys of ``live`` only (ascending), and their slots in it (ascending too)."""
+        """Returns an index of the keys of ``live`` only (ascending), and their slots in it (ascending too)."""
         fresh, slots = KeyIndex(self.types), np.empty(len(live), np.intp)
         for start, stop in portions(len(live), steps.RELEASED):
             if start:
@@ -218,7 +218,7 @@ class KeyIndex:
 
     @classmethod
     def restoring(cls, types: Sequence[AttributeType], state: Mapping[str, Any]) -> Steps[KeyIndex]:
-        """What a snapshot was taken of."""
+        """Restores a snapshot."""
         index = cls(types)
         for attribute, saved in zip(index._attributes, state["attributes"]):
             yield from attribute.restore(saved)
@@ -228,7 +228,7 @@ class KeyIndex:
 
 
 def without_nulls(columns: Sequence[Column]) -> BoolArray | None:
-    """Rows where every column has a value; None: all of them."""
+    """Returns the rows where every column has a value; None: all."""
     valid: BoolArray | None = None
     for column in columns:
         if column.valid is not None:
@@ -237,7 +237,7 @@ def without_nulls(columns: Sequence[Column]) -> BoolArray | None:
 
 
 def group_ids(columns: Sequence[Column], count: int) -> Int64Array:
-    """A number per row, the same for equal keys and only for those; for one-off grouping."""
+    """Returns a number per row, equal exactly for equal keys; for one-off grouping."""
     groups, bound = np.zeros(count, np.int64), 1
     for column in columns:
         ids, size = _local_ids(column)
@@ -249,12 +249,12 @@ def group_ids(columns: Sequence[Column], count: int) -> Int64Array:
 
 
 def _local_ids(column: Column) -> tuple[Int64Array, int]:
-    """Numbers below a bound that tell the values of one column apart, and the bound."""
+    """Returns numbers below a bound that identify the values of a column, and the bound."""
     ids: Int64Array
     if column.dictionary is not None or column.values.dtype == np.bool_:
         size = 2 if column.dictionary is None else len(column.dictionary)
         ids = column.values.astype(np.int64)
-    elif column.values.dtype == np.int32:  # of strings that are kept (operators/strings.py)
+    elif column.values.dtype == np.int32:  # ids of strings (operators/strings.py)
         ids, size = column.values.astype(np.int64), int(column.values.max(initial=0)) + 1
     else:
         values: npt.NDArray[Any] = column.values

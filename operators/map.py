@@ -12,7 +12,7 @@ from spe.stream.schema import Schema
 
 
 class Map(Operator):
-    """One tuple out per tuple in, with the same time."""
+    """Makes one output tuple per input tuple, with the same time."""
 
     takes_portions = True
 

@@ -1,4 +1,4 @@
-"""The contract of every operator: one page.
+"""The contract of every operator.
 
 A unit's SUnion cuts tuple time into slices and the fragment runs each slice through all operators, in topological
 order, in one synchronous pass.  So an operator is called once per slice:
@@ -6,23 +6,22 @@ order, in one synchronous pass.  So an operator is called once per slice:
     step((rows of port 0, rows of port 1, …), boundary) -> rows | None
 
 The rows of each port are sorted by time and lie in [previous boundary, boundary); ties in time keep the order of the
-stream.  No later call brings a time below ``boundary``.  What the operator returns is sorted by time and lies in the
-same slice (rule U5), so the next operator can merge its ports by (time, port, position) at once (U4), and no
-operator ever waits for another.
+stream.  No later call brings a time below ``boundary``.  The result is sorted by time and lies in the same slice
+(rule U5), so the next operator can merge its ports by (time, port, position) at once (U4), and no operator ever waits
+for another.
 
 * **Cut invariance (U3).**  Cutting the same input at other times gives the same output tuples in the same order.
-* **A tuple with time t is also a boundary t (U2).**  What ends at ≤ t is released *before* the tuple is taken in.
+* **A tuple with time t is also a boundary t (U2).**  Windows that end at ≤ t are released *before* the tuple counts.
 * **Determinism.**  Output depends on the order of input only: no clock, no hash(), no set order, no string codes.
   Float accumulation happens in row order (``np.add.at``), never per batch.
-* **Kinds are invisible (U8).**  Nobody below SOutput knows whether a slice is tentative.
-* **snapshot() is cheap and immutable.**  It returns references; what a later step writes to is saved or copied before.
+* **Kinds are invisible (U8).**  Operators do not know whether a slice is tentative; SOutput marks its results.
+* **snapshot() is cheap and immutable.**  It returns references; later steps save or copy entries before writing.
   It is a tree of dict, list, tuple, int, float, str, bool, None, bytes, numpy arrays, FrozenArray, Column, Rows and
   StringDictionary, so it can be stored and sent (spe.wire.state; a FrozenArray becomes an array).  ``restore`` accepts
-  it any number of times, in any process.
-* **A step is bounded (B8).**  What takes time that grows with the state is divided into portions: see
-  :class:`StepwiseOperator`.
-* **State can be made again (undo/redo).**  ``clear``, then the input from the slice that holds ``oldest_needed`` on,
-  cut anywhere, give the same state again; what the operator releases meanwhile is dropped.
+  it repeatedly, in any process.
+* **A step is bounded (B8).**  Work that grows with the state is divided into portions: see :class:`StepwiseOperator`.
+* **State can be rebuilt (undo/redo).**  ``clear``, then the input from the slice with ``oldest_needed`` on, cut
+  anywhere, give the same state again; results during this are dropped.
 """
 
 from __future__ import annotations
@@ -36,68 +35,68 @@ from operators.steps import Steps
 from spe.stream.batch import Rows, concat_rows
 from spe.stream.schema import Schema
 
-#: What snapshot() returns: a tree of plain values, arrays, Columns, Rows and StringDictionaries.
+#: A snapshot: a tree of plain values, arrays, Columns, Rows and StringDictionaries.
 OperatorState = Mapping[str, Any]
 
 
 class Operator(ABC):
-    """A vertex of the query, running."""
+    """A running operator of the query."""
 
     #: Schema of the output rows.
     schema: Schema
 
     @abstractmethod
     def step(self, ports: Sequence[Rows | None], boundary: int) -> Rows | None:
-        """Takes the slice's rows of each port (None: no rows) and its end; returns the rows it releases, or None."""
+        """Processes a slice: its rows of each port (None: no rows) and its end; returns the released rows, or None."""
 
-    #: Can the rows of one slice be given in several calls of :meth:`work`?  Rows may then have the time of the boundary
-    #: that they come with, if more rows of this time follow.
+    #: Can the rows of a slice be divided among several calls of :meth:`work`?  Rows may then have the time of the
+    #: boundary of their call, if more rows of this time follow.
     takes_portions: bool = False
-    #: Where it says what it goes on without (``on_error: skip``, ``on_late: reject``); None: it does not say so.
+    #: Collects rejected rows (``on_error: skip``, ``on_late: reject``); None: the operator does not reject rows itself.
     refusals: Refusals | None = None
 
     def work(self, ports: Sequence[Rows | None], boundary: int) -> Iterator[Rows | None]:
-        """The same as :meth:`step`, in portions: yields rows that it releases, and None between two portions."""
+        """Processes a slice in portions: yields released rows, and None between two portions."""
         rows = self.step(ports, boundary)
         if rows is not None:
             yield rows
 
     def load(self) -> bool:
-        """Does a portion of what a restore has left to do; returns whether there is more.  A step does what is left."""
+        """Does a portion of the rest of a restore; returns whether there is more.  A step does all the rest."""
         return False
 
     def snapshot(self) -> OperatorState:
-        """The state, by reference.  Stateless operators have none."""
+        """Returns the state, by reference; {} for stateless operators."""
         return {}
 
     def restore(self, state: OperatorState) -> None:  # noqa: B027 - stateless operators have nothing to restore
-        """Puts back a snapshot; the snapshot stays usable."""
+        """Restores a snapshot, which stays usable."""
 
     def counters(self) -> Mapping[str, int]:
-        """Counts that are part of the state (checkpointed, rolled back), e.g. tuples dropped as late."""
+        """Returns counters that are part of the state (checkpointed, rolled back), e.g. tuples dropped as late."""
         return {}
 
     # --- undo/redo: the paper's find_oldest_tuple and clear ---
 
     def oldest_needed(self) -> int | None:
-        """Tuple time, microseconds, of the oldest tuple that the state, or a mark in it, still owes something to.
+        """Tuple time, microseconds, of the oldest tuple that the state, or a mark in it, depends on.
 
-        None: there is no state now.  BEFORE_TIME: it reaches back without bound, so nothing short of everything would
-        make it again, and it is kept as a snapshot.
+        None: there is no state now.  BEFORE_TIME: the state reaches back without bound, so only all input would rebuild
+        it, and a snapshot is stored instead.
         """
         return None
 
     def clear(self, boundary: int) -> None:  # noqa: B027 - stateless operators have nothing to clear
-        """As if nothing had come before ``boundary``."""
+        """Resets the state, as if no tuples had come before ``boundary``."""
 
     def recount(self, counters: Mapping[str, int]) -> None:  # noqa: B027 - most count nothing
-        """What :meth:`counters` returns from now on: giving tuples again has counted some of them twice."""
+        """Sets :meth:`counters` after a replay, which counts some tuples twice."""
 
     def rewind(self, boundary: int) -> bool:
-        """Stands at the earlier ``boundary`` again: since then no rows came and none were released.
+        """Goes back to an earlier ``boundary``, since which no rows came and none were released.
 
         Returns:
-          False where passing time alone has changed the state, or may have: it has to be made again.
+          False if the passing of time has or may have changed the state, which must then be rebuilt.
         """
         return False
 
@@ -114,7 +113,7 @@ class StepwiseOperator(Operator):
 
     @abstractmethod
     def work(self, ports: Sequence[Rows | None], boundary: int) -> Iterator[Rows | None]:
-        """See :class:`Operator`.  Begins with ``yield from self._restored()``."""
+        """Processes a slice; see :class:`Operator`.  Begins with ``yield from self._restored()``."""
 
     def step(self, ports: Sequence[Rows | None], boundary: int) -> Rows | None:
         released = [rows for rows in self.work(ports, boundary) if rows is not None]
@@ -122,7 +121,7 @@ class StepwiseOperator(Operator):
 
     @abstractmethod
     def _restoring(self, state: OperatorState) -> Steps[None]:
-        """Puts back a snapshot, in portions: at first what is small, so that the questions below have their answers."""
+        """Restores a snapshot, in portions; the first one makes the small parts, so that properties are available."""
 
     def restore(self, state: OperatorState) -> None:
         self._left = self._restoring(state)

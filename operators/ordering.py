@@ -1,4 +1,4 @@
-"""Which rows come first: sort keys of any type, and the best k of each group."""
+"""Sort keys of any type, and the best k rows of each group."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from spe.stream.batch import Column, canonical
 
 
 def text_ranks(column: Column) -> Int64Array:
-    """Numbers in the code point order of the texts; only texts that occur are compared."""
+    """Returns ranks in the code point order of the texts; compares only texts that occur."""
     assert column.dictionary is not None
     strings = column.dictionary.strings
     codes, which = np.unique(column.values, return_inverse=True)
-    # Under a null there may be a code that the dictionary does not have.
+    # The code under a null may be out of range.
     texts = [strings[c] if 0 <= c < len(strings) else "" for c in codes.tolist()]
     ranks = np.empty(len(texts), np.int64)
     ranks[sorted(range(len(texts)), key=texts.__getitem__)] = np.arange(len(texts))
@@ -26,7 +26,7 @@ def text_ranks(column: Column) -> Int64Array:
 
 
 def sort_keys(column: Column, descending: bool) -> list[npt.NDArray[Any]]:
-    """Arrays to sort by, the most significant first.  Null is smaller than everything, NaN larger than every number."""
+    """Returns arrays to sort by, the most significant first.  Null is the smallest, NaN larger than every number."""
     if column.dictionary is not None:
         values: npt.NDArray[Any] = text_ranks(column)
     elif column.values.dtype == np.float64:
@@ -45,7 +45,7 @@ def sort_keys(column: Column, descending: bool) -> list[npt.NDArray[Any]]:
 
 
 def in_reach(key: npt.NDArray[Any], k: int) -> IndexArray:
-    """Rows that can be among the first k by their most significant key; in O(n)."""
+    """Returns rows that can be among the first k by their most significant key; in O(n)."""
     if len(key) <= k:
         return np.arange(len(key))
     out: IndexArray = (key <= np.partition(key, k - 1)[k - 1]).nonzero()[0]
@@ -55,15 +55,15 @@ def in_reach(key: npt.NDArray[Any], k: int) -> IndexArray:
 def best(
     groups: Int64Array | None, keys: Sequence[npt.NDArray[Any]], k: int, with_ties: bool
 ) -> tuple[IndexArray, Int64Array, IndexArray]:
-    """The first k rows of each group, the rank of each from 1, and the first row of its group that is taken.
+    """Returns the first k rows of each group, their ranks from 1, and the first selected row of their group.
 
     Args:
-      groups: shape (n,), n > 0; None: there is one.
-      keys: what to order by, the most significant first; rows that are equal in all keep their order.
-      with_ties: rows that are equal in all keys share a rank, and all of rank ≤ k are taken.
+      groups: shape (n,), n > 0; None: a single group.
+      keys: arrays to order by, the most significant first; rows with equal keys keep their order.
+      with_ties: rows with equal keys share a rank, and all of rank ≤ k are selected.
 
     Returns:
-      Rows by group and rank; groups in the order of the first of their rows that is taken.
+      Rows by group and rank; groups in the order of their first selected row.
     """
     if groups is None:
         return _best_of_all(keys, k, with_ties)
@@ -91,7 +91,7 @@ def best(
 def _best_of_all(
     keys: Sequence[npt.NDArray[Any]], k: int, with_ties: bool
 ) -> tuple[IndexArray, Int64Array, IndexArray]:
-    """The same of one group, in which ranks ascend."""
+    """Selects the first k rows of a single group."""
     order: IndexArray = keys[0].argsort(kind="stable") if len(keys) == 1 else np.lexsort(keys[::-1])
     rank = np.arange(1, len(order) + 1)
     if with_ties:

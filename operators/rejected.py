@@ -1,4 +1,4 @@
-"""The stream of what another operator of the fragment goes on without (rule U15)."""
+"""The stream of rows and results that another operator of the fragment rejects (rule U15)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from spe.stream.batch import Column, Rows
 from spe.stream.schema import Schema
 from spe.stream.strings import StringDictionary
 
-#: Rejections that a step turns into rows.
+#: Number of rejections that a step turns into rows.
 _STEP: Final = 1 << 8
 
 
 class RejectedStream(Operator):
-    """Has no input of its own: the fragment gives it the rejections of a slice."""
+    """Makes rows of rejections; the fragment passes the rejections of a slice."""
 
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
@@ -29,7 +29,7 @@ class RejectedStream(Operator):
         raise AssertionError("U15: the fragment gives it rejections, not rows")
 
     def made(self, rejections: Sequence[Rejection]) -> Steps[list[Rows]]:
-        """Rows by (time, rows before results, number), which does not depend on slices; in portions."""
+        """Makes rows by (time, rows before results, number), which does not depend on slices; in portions."""
         ordered = sorted(rejections, key=lambda r: (r.time, r.result, r.number))
         pieces: list[Rows] = []
         for begin in range(0, len(ordered), _STEP):
@@ -56,7 +56,7 @@ def _rows(some: Sequence[Rejection]) -> Rows:
 
 
 def _texts(texts: Sequence[str | None]) -> Column:
-    """Half a surrogate pair, which a user's message may hold, becomes an escape that can be sent."""
+    """Makes a column; escapes lone surrogates, which a user's message may have, so that they can be sent."""
     strings = StringDictionary()
     codes = strings.encode([(text or "").encode("utf-8", "backslashreplace").decode() for text in texts])
     return Column(codes, _valid(texts), strings)

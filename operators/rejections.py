@@ -1,8 +1,8 @@
-"""Rows that an operator with ``on_error: skip`` or ``on_late: reject`` goes on without (rule U15).
+"""Rows and results rejected by operators with ``on_error: skip`` or ``on_late: reject`` (rule U15).
 
-A *rejected row* is one that the operator could not take in, or that missed a window; a *rejected result* one that it
-could not make, or made too large.  Each kind is counted by itself in the operator's state, so the n-th one of a kind is
-the same row on every replica, and after every restart and redo.
+A *rejected row* is a row that the operator could not process, or that missed a window; a *rejected result* is a result
+that it could not make, or that is too large.  Each kind has a counter in the operator's state, so the n-th rejection of
+a kind is the same row on every replica, and after every restart and redo.
 """
 
 from __future__ import annotations
@@ -17,26 +17,27 @@ from spe.stream.names import StreamId
 from spe.stream.schema import AttributeType, Schema
 from spe.stream.times import iso_timestamp
 
-#: Characters that are kept of a text, which is a value or a reason.
+#: Most characters of a text, which is a value or a reason.
 TEXT_KEPT: Final = 1024
 
-#: Errors of the machine, not of a row: another replica might not have them.
+#: Errors of the machine, not of a row: they may not occur on another replica.
 NOT_THE_ROWS: Final = (MemoryError, RecursionError, OSError, ImportError)
 
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """One row that an operator goes on without.
+    """A rejected row or result.
 
     Attributes:
-      operator: whose ``on_error`` or ``on_late`` says so.
-      result: the operator could not make it; else it could not take it in, or not in all its windows.
+      operator: the rejecting operator.
+      result: True: a result that the operator could not make; False: a row that it could not process, or that missed
+        windows.
       number: counts the rejections of this operator and kind from 1.
-      input: what it came from: a channel, with ``id`` its id there, or a stream that is made inside the unit; None for
-        a result.
+      input: channel that the row came from, with ``id`` its id there, or stream made inside the unit; None for a
+        result.
       time: tuple time, microseconds.
-      values: by attribute, as JSON has them; long texts are cut.
-      reason: why.
+      values: JSON values by attribute; long texts are cut.
+      reason: the reason.
     """
 
     operator: StreamId
@@ -51,9 +52,9 @@ class Rejection:
 
 @dataclass(slots=True)
 class RejectedRow:
-    """A row that an operator could not take in, or not in all windows.
+    """A row that an operator could not process, or that missed windows.
 
-    It says where it stands among the rows of a port, and why, which may be put into words only when somebody asks.
+    Has its place among the rows of a port, and the reason, whose text may be made on demand.
     """
 
     port: int
@@ -66,38 +67,38 @@ class RejectedRow:
 
 @dataclass(slots=True)
 class Refusals:
-    """The rows and results that an operator leaves out of a slice.
+    """Collects the rows and results that an operator rejects in a slice.
 
     Attributes:
-      rows: those that it could not take in, of the rows that it is being given.
-      results: of the rows that it releases next, the numbers of those that it could not make, and why.
+      rows: rejected rows of the current input.
+      results: numbers of rejected results among the next released rows, and the reasons.
     """
 
     rows: list[RejectedRow] = field(default_factory=list)
     results: dict[int, str] = field(default_factory=dict)
 
     def counted_from(self, first: int) -> None:
-        """Turns numbers in the stream into numbers in this portion, whose first row has the number ``first``."""
-        for one in self.rows:
-            one.row -= first
+        """Converts numbers in the stream to numbers in this portion, whose first row has the number ``first``."""
+        for rejected in self.rows:
+            rejected.row -= first
 
 
 def reason_of(error: BaseException) -> str:
-    """What a user's code raised, in short."""
+    """Formats an exception of user code, shortened."""
     try:
         text = str(error)
-    except Exception:  # a user's code, too
+    except Exception:  # also user code
         text = "(cannot be shown)"
     return shortened(f"{type(error).__name__}: {text}")
 
 
 def shortened(text: str) -> str:
-    """At most TEXT_KEPT characters, and how many there were."""
+    """Cuts a text to TEXT_KEPT characters, and adds its length."""
     return text if len(text) <= TEXT_KEPT else f"{text[:TEXT_KEPT]}… ({len(text):,} characters)"
 
 
 def shown(rows: Rows, schema: Schema, row: int) -> dict[str, Any]:
-    """The values of one row, as JSON has them."""
+    """Returns the values of a row for JSON."""
     return {a.name: _shown(c, a.type, row) for a, c in zip(schema, rows.columns, strict=True)}
 
 

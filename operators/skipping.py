@@ -1,7 +1,7 @@
-"""An operator that goes on without rows, and tells which (U15).
+"""An operator that skips rows, and reports them (U15).
 
-With ``on_error: skip`` these are the ones that it cannot take in, or cannot make; with ``on_late: reject`` the late
-ones.
+With ``on_error: skip`` these are rows that it cannot process, and results that it cannot make; with ``on_late:
+reject`` they are late rows.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from spe.stream.batch import Rows, concat_rows
 from spe.stream.schema import Schema
 from spe.stream.text_size import refusal, too_large
 
-#: Rejections that a step tells of.
-_TOLD: Final = 1 << 8
+#: Number of rejections that a step reports.
+_REPORTED: Final = 1 << 8
 #: Names of the counters.
 REJECTED: Final = "rejected"
 REJECTED_RESULTS: Final = "rejected_results"
@@ -27,12 +27,12 @@ REJECTED_RESULTS: Final = "rejected_results"
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A row that was left out, as far as the operator knows it.
+    """A rejection, as known to the operator.
 
     Attributes:
       number: counts the rejected rows, or results, of the operator from 1.
       port: None for a result.
-      row: its index among the rows of the port in the slice; of a result, among those released together.
+      row: its index among the rows of the port in the slice; for a result, among the rows released together.
     """
 
     number: int
@@ -44,12 +44,12 @@ class Rejected:
 
 
 class Skipping(Operator):
-    """Runs an operator, counts the rows that it goes on without, and leaves out results with too much text.
+    """Runs an operator, counts the rows that it rejects, and removes results with too much text.
 
     Args:
-      operator: what it cannot take in or make it says in ``operator.refusals``.
+      operator: operator that reports rejected rows and results in ``operator.refusals``.
       inputs: schema of each port.
-      skips: are results with too much text left out?
+      skips: remove results with too much text.
     """
 
     def __init__(self, operator: Operator, inputs: Sequence[Schema], *, skips: bool = True) -> None:
@@ -60,9 +60,9 @@ class Skipping(Operator):
         self._rows = self._results = 0
         self.schema = operator.schema
         self.takes_portions = operator.takes_portions
-        #: Rejected since the last :meth:`take_rejected`.
+        #: Rejections since the last :meth:`take_rejected`.
         self.rejected: list[Rejected] = []
-        #: Rows of earlier calls for the same slice.
+        #: Number of rows in earlier calls for the same slice.
         self._before = 0
 
     @property
@@ -80,7 +80,7 @@ class Skipping(Operator):
         self._before += 0 if ports[0] is None else len(ports[0])
 
     def take_rejected(self) -> list[Rejected]:
-        """What was rejected since the last call; to be called after each slice."""
+        """Returns the rejections since the last call; to be called after each slice."""
         taken, self.rejected, self._before = self.rejected, [], 0
         return taken
 
@@ -95,25 +95,27 @@ class Skipping(Operator):
             self._results += 1
             values = shown(rows, self.schema, row)
             self.rejected.append(Rejected(self._results, None, row, int(rows.time[row]), values, reasons[row]))
-        kept = np.ones(len(rows), np.bool_)
-        kept[list(reasons)] = False
-        return rows.select(kept) if kept.any() else None
+        accepted = np.ones(len(rows), np.bool_)
+        accepted[list(reasons)] = False
+        return rows.select(accepted) if accepted.any() else None
 
     def _count_rows(self, ports: Sequence[Rows | None]) -> Iterator[None]:
-        """In order of (time, port, place), which does not depend on how the input is divided into slices."""
+        """Counts rejected rows in order of (time, port, place), which does not depend on slices."""
         refused, self._refusals.rows = self._refusals.rows, []
         placed: list[tuple[int, RejectedRow, Rows]] = []
-        for one in refused:
-            rows = ports[one.port]
+        for rejected in refused:
+            rows = ports[rejected.port]
             assert rows is not None
-            placed.append((int(rows.time[one.row]), one, rows))
-        placed.sort(key=lambda p: (p[0], p[1].port, p[1].row))  # stable: of one row as they were found
-        for number, (time, one, rows) in enumerate(placed):
-            if number and number % _TOLD == 0:
+            placed.append((int(rows.time[rejected.row]), rejected, rows))
+        placed.sort(key=lambda p: (p[0], p[1].port, p[1].row))  # stable: rejections of one row keep their order
+        for number, (time, rejected, rows) in enumerate(placed):
+            if number and number % _REPORTED == 0:
                 yield
             self._rows += 1
-            values = shown(rows, self._inputs[one.port], one.row)
-            self.rejected.append(Rejected(self._rows, one.port, self._before + one.row, time, values, one.why()))
+            values = shown(rows, self._inputs[rejected.port], rejected.row)
+            self.rejected.append(
+                Rejected(self._rows, rejected.port, self._before + rejected.row, time, values, rejected.why())
+            )
 
     def load(self) -> bool:
         return self._operator.load()
@@ -122,7 +124,7 @@ class Skipping(Operator):
         return {"rejected": (self._rows, self._results), "operator": self._operator.snapshot()}
 
     def _forget(self) -> None:
-        """Forgets what an interrupted slice has left."""
+        """Drops rejections of an interrupted slice."""
         self.take_rejected()
         self._refusals.rows, self._refusals.results = [], {}
 
@@ -141,7 +143,7 @@ class Skipping(Operator):
         self._operator.clear(boundary)
 
     def recount(self, counters: Mapping[str, int]) -> None:
-        self._forget()  # again what is known
+        self._forget()  # they are known already
         self._rows, self._results = counters[REJECTED], counters[REJECTED_RESULTS]
         self._operator.recount({k: n for k, n in counters.items() if k not in (REJECTED, REJECTED_RESULTS)})
 

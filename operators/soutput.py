@@ -1,4 +1,4 @@
-"""SOutput: turns what a unit's operators made of one slice into elements of an output channel."""
+"""SOutput: turns the operators' results of a slice into elements of an output channel."""
 
 from __future__ import annotations
 
@@ -13,73 +13,73 @@ from spe.stream.times import BEFORE_TIME, END_OF_TIME, format_timestamp
 
 
 class SOutput:
-    """Numbers the tuples of one output and marks them stable or tentative.
+    """Numbers the tuples of an output and marks them stable or tentative.
 
-    Stable ids are the ordinals 1, 2, 3, … of the stable stream, so every replica gives the same tuple the same id
-    (rule U9).  Tentative ids go on from the last stable id and mean nothing outside this instance.  Nothing
-    stable may follow something tentative until :meth:`restore`: the operators have then seen data that may be undone.
+    U9: stable ids are the ordinals 1, 2, 3, … of the stable stream, so every replica gives the same tuple the same id.
+    Tentative ids continue from the last stable id and are local to this instance.  No stable slice may follow a
+    tentative one until :meth:`restore`: the operators have processed data that may be undone.
 
-    While a redo runs there are two of these, one per instance of the operators, and both feed one OutputLog: the live
-    one goes on with its tentative run, the restored one makes the stable ids that follow the checkpoint.
+    During a redo there are two of these, one per instance of the operators, and both feed one OutputLog: the live one
+    continues its tentative run, the restored one makes the stable ids after the checkpoint.
 
-    After a restore to a checkpoint that lies behind what was already let through (periodic checkpoints, R8), results
-    up to the last released id are dropped by counting; the digest shows whether they were the same as before.
+    R8: after a restore to a checkpoint before the last released id, results up to this id are counted and dropped; the
+    digest shows whether they equal the released ones.
 
     Args:
-      stream: name, for error messages.
+      stream: name of the stream, for error messages.
     """
 
     def __init__(self, stream: str) -> None:
         self._stream = stream
         self._digest = RollingDigest()
-        #: End of the last slice, microseconds of tuple time.  Never decreases but by a restore.
+        #: End of the last slice, microseconds of tuple time.  Only a restore decreases it.
         self._boundary = BEFORE_TIME
-        #: Tentative tuples made since the last stable one; None before the first tentative slice.
+        #: Number of tentative tuples since the last stable one; None before the first tentative slice.
         self._tentative: int | None = None
         self._tentative_boundary = BEFORE_TIME
-        #: How far results were released before we were restored: consumers have those up to here, and they are dropped.
+        #: End of the results released before a restore: consumers have them, so they are dropped.
         self._released_id = 0
         self._released_digest = 0
         self._released_boundary = BEFORE_TIME
-        #: Regenerated tuples that were dropped.
+        #: Number of dropped tuples.
         self.dropped = 0
 
     @property
     def last_id(self) -> int:
-        """Id of the last stable tuple made."""
+        """Id of the last stable tuple."""
         return self._digest.count
 
     @property
     def last_released_id(self) -> int:
-        """Id of the last stable tuple that was let through, by this or, before a restore, by another (R8)."""
+        """Id of the last released stable tuple, by this instance or, before a restore, by another (R8)."""
         return max(self._digest.count, self._released_id)
 
     @property
     def tainted(self) -> bool:
-        """Has something tentative gone through since the last restore?"""
+        """Has there been a tentative slice since the last restore?"""
         return self._tentative is not None
 
     @property
     def ended(self) -> bool:
-        """Has the stable stream come to its end?"""
+        """Has the stable stream ended?"""
         return self._boundary >= END_OF_TIME
 
     def marks(self) -> Mapping[int, int]:
-        """Id -> digest of the stream up to there, each 1,000 tuples and at the end of the stream; replicas can be
-        compared by them (invariant 4)."""
+        """Returns id -> digest of the stream up to it, at each 1,000 tuples and at the end of the stream, to compare
+        replicas (invariant 4)."""
         marks = self._digest.marks()
         return {**marks, self.last_id: self._digest.value()} if self.ended else marks
 
     @property
     def newest_mark(self) -> tuple[int, int]:
-        """(id, digest) of the last of the marks; (0, 0) if there is none."""
+        """(id, digest) of the last mark; (0, 0) if there is none."""
         return (self.last_id, self._digest.value()) if self.ended else self._digest.newest_mark()
 
     def stable(self, rows: Rows | None, boundary: int, *, more: bool = False) -> list[Element]:
-        """The elements of a stable slice that ends at ``boundary``; ``more``: further rows of it follow.
+        """Returns the elements of a stable slice that ends at ``boundary``; ``more``: further rows of it follow.
 
         Raises:
-          LocalProtocolError: the slice is out of order, follows a tentative one, or does not repeat what was released.
+          LocalProtocolError: the slice is out of order, follows a tentative one, or differs from released results.
         """
         if self._tentative is not None:
             raise LocalProtocolError(f"{self._stream}: a stable slice after a tentative one, without a restore")
@@ -102,7 +102,7 @@ class SOutput:
         return out
 
     def tentative(self, rows: Rows | None, boundary: int, *, more: bool = False) -> list[Element]:
-        """The elements of a tentative slice that ends at ``boundary``; ``more``: further rows of it follow."""
+        """Returns the elements of a tentative slice that ends at ``boundary``; ``more``: further rows of it follow."""
         if self._tentative is None:
             self._tentative = 0
             self._tentative_boundary = self._boundary
@@ -122,10 +122,10 @@ class SOutput:
         return out
 
     def snapshot(self) -> dict[str, Any]:
-        """The counters; taken before the first tentative slice or on the redo instance, never in between (C1).
+        """Returns the counters.  C1: only before the first tentative slice, or on the redo instance.
 
         Raises:
-          LocalProtocolError: a tentative slice went through: there is no consistent state to take.
+          LocalProtocolError: there was a tentative slice, so there is no consistent state.
         """
         if self._tentative is not None:
             raise LocalProtocolError(f"{self._stream}: a checkpoint while tainted")
@@ -133,7 +133,7 @@ class SOutput:
         return {**state, "released": self.released()}
 
     def released(self) -> dict[str, Any]:
-        """How far results were released, also while tainted: a copy that is further back must not repeat them."""
+        """Returns the end of the released results, also while tainted: an older copy must not repeat them."""
         if self._digest.count >= self._released_id:
             boundary = max(self._boundary, self._released_boundary)
             return {"last_id": self._digest.count, "digest": self._digest.value(), "boundary": boundary}
@@ -141,12 +141,12 @@ class SOutput:
         return {"last_id": last_id, "digest": digest, "boundary": boundary}
 
     def restore(self, state: Mapping[str, Any], released: Mapping[str, Any] | None = None) -> None:
-        """Puts back a snapshot.
+        """Restores a snapshot.
 
         Args:
-          state: as from :meth:`snapshot`.
-          released: as from :meth:`released`, up to where everything was already let through; None: what the snapshot's
-            maker or this instance itself has let through, whichever is further.
+          state: result of :meth:`snapshot`.
+          released: result of :meth:`released`, the end of the released results; None: that of the snapshot's maker or
+            of this instance, whichever is later.
         """
         reached = released or max(self.released(), state["released"], key=lambda r: (r["last_id"], r["boundary"]))
         self._released_id, self._released_digest = int(reached["last_id"]), int(reached["digest"])
@@ -157,7 +157,7 @@ class SOutput:
         self._tentative_boundary = BEFORE_TIME
 
     def _check(self, rows: Rows | None, boundary: int, last: int) -> None:
-        """Invariant 2: a run is sorted, and lies in [last boundary, boundary)."""
+        """Checks invariant 2: a run is sorted, and lies in [last boundary, boundary)."""
         if boundary < last:
             raise LocalProtocolError(
                 f"{self._stream}: boundary {format_timestamp(boundary)} after {format_timestamp(last)}"
@@ -172,7 +172,7 @@ class SOutput:
             )
 
     def _drop_released(self, rows: Rows) -> Rows:
-        """Removes rows that were released before; when all of them have been made again the digest must be the same."""
+        """Removes rows that were released before; after the last of them the digest must be the same."""
         known = min(self._released_id - self._digest.count, len(rows))
         self._digest.add(rows.slice(0, known))
         self.dropped += known
@@ -184,7 +184,7 @@ class SOutput:
         return rows.slice(known, len(rows))
 
     def _check_count(self, boundary: int) -> None:
-        """As many tuples below a boundary as were released below it."""
+        """Checks that as many tuples come before a boundary as were released before it."""
         count, known, last = self._digest.count, self._released_id, self._released_boundary
         if (boundary <= last and count > known) or (boundary >= last and count < known):
             raise LocalProtocolError(

@@ -1,7 +1,7 @@
-"""How much one step may do, and work that is divided into steps (rule B8).
+"""Limits of a step, and work that is divided into steps (rule B8).
 
-Work that grows with the state is a generator: it yields None after each portion, and whoever runs it lets others go
-first.  What is small is one portion: it does not yield at all.
+Work that grows with the state is a generator: it yields None after each portion, so that its caller can let other
+tasks run.  Small work is one portion, and does not yield.
 """
 
 from __future__ import annotations
@@ -10,29 +10,29 @@ from collections.abc import Generator, Iterator
 from typing import TypeVar
 
 R = TypeVar("R")
-#: Work in portions; its value is the result.
+#: Work in portions; the return value is the result.
 Steps = Generator[None, None, R]
 
-#: Entries of one array that a step copies, fills or looks through in order.
+#: Entries of one array that a step copies, fills or scans in order.
 COPIED = 1 << 17
-#: Keys that a step puts into an index, entries that it sorts or writes in any order.
+#: Keys that a step inserts into an index, or entries that it sorts or writes in any order.
 INDEXED = 1 << 16
-#: Rows that a step releases, groups that it combines, texts that it makes or looks up.
+#: Rows that a step releases, or groups that it combines, or texts that it makes or looks up.
 RELEASED = 1 << 13
-#: Candidate pairs of a join that a step looks at.
+#: Candidate pairs of a join that a step checks.
 PAIRED = 1 << 17
-#: Keys and texts that nothing refers to, beyond as many as are in use, before they are forgotten.
+#: Number of unused keys and texts, in addition to as many as are in use, from which they are dropped.
 SPARE = 1 << 12
 
 
 def portions(count: int, size: int) -> Iterator[tuple[int, int]]:
-    """0 … count in ranges [start, stop) of at most ``size``."""
+    """Divides 0 … count into ranges [start, stop) of at most ``size``."""
     for start in range(0, count, size):
         yield start, min(start + size, count)
 
 
 class StepPace:
-    """Tells when a portion of work that comes in small parts is done."""
+    """Tells when small parts of work add up to a portion."""
 
     __slots__ = ("_done", "_size")
 
@@ -41,7 +41,7 @@ class StepPace:
         self._done = 0
 
     def is_through(self, count: int) -> bool:
-        """``count`` more are done."""
+        """Adds ``count`` done items; returns True at the end of a portion."""
         self._done += count
         if self._done < self._size:
             return False
@@ -50,7 +50,7 @@ class StepPace:
 
 
 def finished(steps: Steps[R]) -> R:
-    """The result of work that is done at once."""
+    """Does work at once; returns its result."""
     while True:
         try:
             next(steps)

@@ -1,4 +1,4 @@
-"""Keeps the strings of an operator's state as ids, and forgets those that nothing refers to."""
+"""Stores the strings of an operator's state as ids, and drops unused ones."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from spe.stream.strings import Int32Array
 
 
 class KeptStrings:
-    """int32 ids in place of strings, 0 for null: in rows that are kept, and in what aggregates keep.
+    """Maps strings to int32 ids, 0 for null, in stored rows and in aggregates.
 
-    Streams change their dictionaries, and one with all that is kept could not grow in portions (rule B8).  A column of
-    ids has no dictionary; nothing but ids has 32 bits then.
+    Streams change their dictionaries, and a dictionary of all stored strings could not grow in portions (rule B8).  A
+    column of ids has no dictionary; only ids have 32 bits then.
     """
 
     __slots__ = ("_compact_at", "_ids")
@@ -39,7 +39,7 @@ class KeptStrings:
         yield from self._ids.reserve(more)
 
     def ids(self, column: Column) -> Int32Array:
-        """Ids of strings, after :meth:`reserve`; 0 for null."""
+        """Returns the ids of strings, after :meth:`reserve`; 0 for null."""
         return finished(self._ids_of(column))
 
     def _ids_of(self, column: Column) -> Steps[Int32Array]:
@@ -47,7 +47,7 @@ class KeptStrings:
         return ids if column.valid is None else np.where(column.valid, ids, np.int32(0))
 
     def adopt(self, rows: Rows) -> Steps[Rows]:
-        """The same rows, ids in place of strings."""
+        """Returns the rows with ids in place of strings."""
         count = sum(c.dictionary is not None for c in rows.columns)
         if not count:
             return rows
@@ -60,18 +60,18 @@ class KeptStrings:
         return rows.with_columns(tuple(columns))
 
     def column(self, ids: Int32Array) -> Column:
-        """Strings of ids; "" of 0."""
+        """Returns the strings of ids; "" for 0."""
         codes, dictionary = self._ids.column(ids)
         return Column(codes, None, dictionary)
 
     def texts(self, ids: Int32Array) -> list[str]:
-        """The same as Python objects."""
+        """Returns the strings of ids as Python objects."""
         codes, dictionary = self._ids.column(ids)
         strings = dictionary.strings
         return [strings[code] for code in codes.tolist()]
 
     def given_back(self, rows: Rows, which: Sequence[int] | None = None) -> Steps[Rows]:
-        """The same rows, strings in place of ids; in the columns ``which``, or in all."""
+        """Returns the rows with strings in place of ids, in the columns ``which``, or in all."""
         columns = list(rows.columns)
         some = [at for at in (range(len(columns)) if which is None else which) if _has_ids(columns[at])]
         for at in some:
@@ -81,17 +81,17 @@ class KeptStrings:
 
     @property
     def crowded(self) -> bool:
-        """Is it time for :meth:`compacted`?"""
+        """Should :meth:`compacted` be called?"""
         return self._ids.count > self._compact_at
 
-    def compacted(self, kept: Sequence[Int32Array]) -> Steps[list[Int32Array] | None]:
-        """Forgets strings that none of ``kept`` refers to, which are all ids in use, if they are the most.
+    def compacted(self, used: Sequence[Int32Array]) -> Steps[list[Int32Array] | None]:
+        """Drops unused strings, if they are the majority; ``used`` has all ids in use.
 
-        Returns what takes the place of each of ``kept``; None: they stay.
+        Returns the replacements of the arrays in ``used``; None: they stay.
         """
         count, pace = self._ids.count, StepPace(steps.INDEXED)
         is_live = np.zeros(count, np.bool_)
-        for ids in kept:
+        for ids in used:
             for start, stop in portions(len(ids), steps.INDEXED):
                 is_live[ids[start:stop]] = True
                 if pace.is_through(stop - start):
@@ -107,28 +107,28 @@ class KeptStrings:
                     yield
                 numbers[live[start:stop]] = np.arange(start + 1, stop + 1)
             made = []
-            for ids in kept:
+            for ids in used:
                 made.append((yield from picked([numbers], [ids])))
         self._compact_at = 2 * self._ids.count + steps.SPARE
         return made
 
-    def compacted_rows(self, kept: Sequence[Rows]) -> Steps[list[Rows]]:
-        """As :meth:`compacted`, where all ids are in rows; returns the rows that take their places."""
-        made = yield from self.compacted([c.values for rows in kept for c in rows.columns if _has_ids(c)])
+    def compacted_rows(self, used: Sequence[Rows]) -> Steps[list[Rows]]:
+        """Drops unused strings, where all ids in use are in rows; returns the replacements of the rows."""
+        made = yield from self.compacted([c.values for rows in used for c in rows.columns if _has_ids(c)])
         if made is None:
-            return list(kept)
+            return list(used)
         ids = iter(made)
         return [
             rows.with_columns(tuple([Column(next(ids), c.valid) if _has_ids(c) else c for c in rows.columns]))
-            for rows in kept
+            for rows in used
         ]
 
     def snapshot(self) -> Mapping[str, Any] | None:
-        """By reference; None: there are no strings."""
+        """Returns the state by reference; None: there are no strings."""
         return self._ids.snapshot() if self._ids.count > 1 else None
 
     def load(self, state: Mapping[str, Any] | None) -> Steps[None]:
-        """What a snapshot was taken of, in portions."""
+        """Restores a snapshot, in portions."""
         if state is not None:
             self._ids = yield from TextIds.restoring(state)
         self._compact_at = 2 * self._ids.count + steps.SPARE

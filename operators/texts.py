@@ -1,7 +1,7 @@
-"""Maps strings to dense ids, however many: their bytes, one after the other, and an index of hashes.
+"""Maps any number of strings to dense ids: stores their concatenated bytes, and an index of hashes.
 
-Ten million Python strings, a list and a dict of them cannot be made larger, freed, copied or stored in portions.
-Arrays can (rule B8).  Python strings are made of what leaves only, in dictionaries of bounded size.
+B8: arrays can be enlarged, freed, copied and stored in portions, unlike a list or a dict of ten million Python strings.
+Python strings are made of results only, in dictionaries of bounded size.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from spe.stream.strings import DICTIONARY_LIMIT, Int32Array, StringDictionary
 
 #: Ids in state have half the bits of an index.
 AnyIds = IndexArray | Int32Array
-#: Bytes of the first piece of text and of the largest; each is as long as those before it together.
+#: Bytes of the first piece of text and of the largest; each is as long as all earlier pieces together.
 _LEAST_PIECE: Final = 1 << 10
 _LARGEST_PIECE: Final = 1 << 24
-#: Python's hash, which differs by process, so that no peer can prepare texts that collide.  No id depends on it.
+#: Python's hash, which differs by process, so that no peer can prepare colliding texts.  Ids do not depend on it.
 _hash: Callable[[str], int] = hash
 
 
 class TextIds:
-    """Strings -> id, 1 upwards, in the order in which they come.
+    """Maps strings to ids from 1 upwards, in order of arrival.
 
     Streams change their dictionaries; state must outlive them.  Per source dictionary there is a table from its codes
-    to our ids, filled with what has been seen only.  What leaves is in a dictionary that a new one follows when it is
-    full, so that none is ever large.
+    to our ids, filled on first use.  Results are in a dictionary that is replaced by a new one when it is full, so that
+    none is ever large.
     """
 
     __slots__ = ("_bases", "_coded", "_codes", "_dictionary", "_ends", "_pieces", "_tables", "_values")
 
     def __init__(self) -> None:
-        #: A value per text: its hash, or, where another text has that, the next free one (:func:`_next`).
+        #: A value per text: its hash, or, if another text has this value, the next free one (:func:`_next`).
         self._values = IntegerIds(start=1)
-        #: The text of an id is the bytes [end of the id before, end) of all pieces together, all in one of them.
+        #: The text of an id is the bytes [end of the previous id, end) of the concatenated pieces, within one piece.
         self._ends = Columns([(np.int64, 0)])
         self._ends.add(1)
         self._pieces: list[npt.NDArray[np.uint8]] = []
@@ -53,7 +53,7 @@ class TextIds:
         self._codes.add(1)
         self._codes.arrays[0][0] = 0
         self._dictionary = StringDictionary([""])
-        #: Ids that have a code.
+        #: Ids with a code.
         self._coded: list[IndexArray] = []
         self._tables: IdTables = WeakKeyDictionary()
 
@@ -70,11 +70,11 @@ class TextIds:
             yield from self._codes.reserve(more)
 
     def ids(self, column: Column) -> IndexArray:
-        """The id of each text; of a null any number."""
+        """Returns the id of each text; any number for a null."""
         return finished(self.ids_in_portions(column))
 
     def ids_in_portions(self, column: Column) -> Steps[IndexArray]:
-        """The same, in portions where many entries of a dictionary are used for the first time."""
+        """Returns the id of each text, in portions if many entries of a dictionary are new."""
         source = column.dictionary
         assert source is not None
         table = id_table(self._tables, source)
@@ -91,7 +91,7 @@ class TextIds:
         return got
 
     def ids_of(self, texts: Sequence[str]) -> IndexArray:
-        """The id of each of several different texts; those that are new get the next ids, in this order."""
+        """Returns the ids of distinct texts; new ones get the next ids, in this order."""
         values = np.fromiter(map(_hash, texts), np.int64, len(texts))
         ids = self._values.find(values)
         known, new = (ids >= 0).nonzero()[0], (ids < 0).nonzero()[0]
@@ -102,13 +102,13 @@ class TextIds:
         return ids
 
     def _id_of(self, text: str, value: int) -> int:
-        """The same for one text, whatever value others have."""
+        """Returns the id of one text, also if its value collides."""
         while True:
-            found = self._values.find(np.array([value]))
-            if found[0] < 0:
+            ids = self._values.find(np.array([value]))
+            if ids[0] < 0:
                 return int(self._add([text], np.array([value]))[0])
-            if self.texts(found) == [text]:
-                return int(found[0])
+            if self.texts(ids) == [text]:
+                return int(ids[0])
             value = _next(value)
 
     def _add(self, texts: list[str], values: npt.NDArray[np.int64]) -> IndexArray:
@@ -131,20 +131,20 @@ class TextIds:
         self._pieces[-1][at : at + len(data)] = np.frombuffer(data, np.uint8)
 
     def texts(self, ids: AnyIds) -> list[str]:
-        """The texts of ids from 1 on."""
+        """Returns the texts of ids from 1 on."""
         if not len(ids):
             return []
         ends = self._ends.arrays[0]
         starts, stops = ends.take(ids - 1), ends.take(ids)
         bases = np.array(self._bases)
-        # An empty text at the end of a piece may be found in the next one, where it is empty as well.
+        # An empty text at the end of a piece may be looked up in the next one, where it is empty, too.
         which = bases.searchsorted(starts, side="right") - 1
         starts -= bases.take(which)
         stops -= bases.take(which)
         data = [piece.data for piece in self._pieces]
         if which[0] == which[-1] and len(ids) == ids[-1] - ids[0] + 1 and (ids[1:] > ids[:-1]).all():
             together = data[which[0]][starts[0] : stops[-1]].tobytes()
-            if together.isascii():  # a character is a byte
+            if together.isascii():  # one byte per character
                 text, first = together.decode("ascii"), starts[0]
                 return [text[start:stop] for start, stop in zip((starts - first).tolist(), (stops - first).tolist())]
         return [
@@ -153,11 +153,11 @@ class TextIds:
         ]
 
     def column(self, ids: AnyIds) -> tuple[Int32Array, StringDictionary]:
-        """Codes of ids, of 0 that of "", and what they mean."""
+        """Returns codes of ids (0 is ""), and their dictionary."""
         return finished(self.column_in_portions(ids))
 
     def column_in_portions(self, ids: AnyIds) -> Steps[tuple[Int32Array, StringDictionary]]:
-        """The same, in portions where many texts leave for the first time."""
+        """Returns codes of ids and their dictionary, in portions if many texts are new in it."""
         if len(self._dictionary) >= DICTIONARY_LIMIT or self._dictionary.crowded:
             self._begin_dictionary()
         table = self._codes.arrays[0]
@@ -168,7 +168,7 @@ class TextIds:
                 if start:
                     yield
                 some = new[start:stop]
-                # Rows of others may have brought a text into the dictionary: where batches are joined, they do.
+                # Joining batches may have added texts of other rows to the dictionary.
                 table[some] = self._dictionary.extend(self.texts(some))
                 self._coded.append(some)
             codes = table.take(ids)
@@ -180,7 +180,7 @@ class TextIds:
         self._dictionary, self._coded = StringDictionary([""]), []
 
     def compacted(self, live: IndexArray) -> Steps[TextIds]:
-        """The texts of ``live`` (ascending, from 1 on) alone; their ids are 1, 2, 3, … in this order."""
+        """Returns ids of the texts of ``live`` (ascending, from 1 on) only; they become 1, 2, 3, … in this order."""
         fresh = TextIds()
         for start, stop in portions(len(live), steps.RELEASED):
             if start:
@@ -195,16 +195,16 @@ class TextIds:
         self._values.close()
 
     def snapshot(self) -> Mapping[str, Any]:
-        """By reference: what has been written never changes."""
+        """Returns the state by reference: written parts never change."""
         size = int(self._ends.arrays[0][self.count - 1])
         text = [piece[: end - base] for piece, base, end in zip(self._pieces, self._bases, [*self._bases[1:], size])]
         return {"ends": self._ends.freeze()[0], "text": text, "values": Derived(self._values.snapshot())}
 
     @classmethod
     def restoring(cls, state: Mapping[str, Any]) -> Steps[TextIds]:
-        """What a snapshot was taken of, in this process or another one."""
+        """Restores a snapshot of this or another process."""
         ids = cls()
-        if "dictionary" in state:  # of an earlier version: a dictionary, in the order of ids
+        if "dictionary" in state:  # from an earlier version: a dictionary, in the order of ids
             strings = state["dictionary"].strings
             for start, stop in portions(len(strings), steps.RELEASED):
                 yield from ids.reserve(stop - start)
@@ -237,7 +237,7 @@ class TextIds:
 
 
 def _encoded(texts: list[str]) -> tuple[bytes, npt.NDArray[np.int64]]:
-    """All texts one after the other in UTF-8, and how many bytes each has."""
+    """Concatenates texts in UTF-8; returns the bytes and the length of each."""
     together = "".join(texts)
     if together.isascii():
         return together.encode("ascii"), np.fromiter(map(len, texts), np.int64, len(texts))
@@ -246,6 +246,6 @@ def _encoded(texts: list[str]) -> tuple[bytes, npt.NDArray[np.int64]]:
 
 
 def _next(value: int) -> int:
-    """Goes through all 64-bit values."""
+    """Returns the next value of a sequence through all 64-bit values."""
     value = (value * 6364136223846793005 + 1442695040888963407) & (2**64 - 1)
     return value - 2**64 if value >= 2**63 else value

@@ -1,4 +1,4 @@
-"""The first k tuples per group: among those of the same instant, or of the same window."""
+"""The first k tuples per group, of the same instant or of the same window."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from spe.stream.hashing import partition_of
 from spe.stream.schema import Schema
 from spe.stream.times import END_OF_TIME
 
-#: Rows that a pane may hold before those that cannot be among the first k any more are dropped.
+#: Number of rows of a pane from which rows that cannot be among the first k are dropped.
 _PRUNE_AT: Final = 8192
-#: Panes that a step takes rows into, windows that it ends, however few rows they have.
+#: Number of panes that take rows, or of windows that end, after which a step yields, however few rows they have.
 _MANY: Final = 64
 
 
 class _Ranking:
-    """How rows are ranked; has no state."""
+    """Ranks rows; has no state."""
 
     def __init__(self, spec: TopKSpec, schema: Schema) -> None:
         self.k = spec.k
@@ -45,9 +45,9 @@ class _Ranking:
     def best(
         self, rows: Rows, strings: KeptStrings, *within: Column
     ) -> Steps[tuple[IndexArray, Int64Array, IndexArray]]:
-        """Rows to take, their ranks, and the first row taken of their partition and value of ``within``.
+        """Returns the selected rows, their ranks, and the first selected row of their group and value of ``within``.
 
-        ``strings`` has those of rows that are kept.
+        ``strings`` has the strings of stored rows.
         """
         looked_at = yield from strings.given_back(rows, self._ordered_by)
         keys = [key for e, descending in self._order_by for key in sort_keys(e.evaluate(looked_at), descending)]
@@ -64,7 +64,7 @@ class _Ranking:
     def best_in_portions(
         self, rows: Rows, strings: KeptStrings, *within: Column
     ) -> Steps[tuple[IndexArray, Int64Array]]:
-        """Rows to take and their ranks.  Many are dealt by their partition, so that each share is ranked alone."""
+        """Returns the selected rows and their ranks.  Many rows are divided by partition."""
         if len(rows) <= steps.INDEXED:
             index, rank, _ = yield from self.best(rows, strings, *within)
             return index, rank
@@ -82,7 +82,7 @@ class _Ranking:
         return index, (yield from picked([(yield from picked(ranks, everything))], [order]))
 
     def _shares(self, by: Sequence[Column], count: int) -> Steps[list[IndexArray]]:
-        """Rows, ascending, by what equal keys have in common."""
+        """Divides rows, ascending, so that equal keys are in one share."""
         if not by:
             return [np.arange(count)]
         shares = 2 * count // steps.INDEXED + 1
@@ -98,16 +98,16 @@ class _Ranking:
     def _pruned(
         self, rows: Rows, strings: KeptStrings, within: Sequence[Column], which: IndexArray
     ) -> Steps[IndexArray]:
-        """Rows that can be among the first k: one that is not among the first k of a part is not among those of all."""
+        """Drops rows that are not among the first k of a part, and so not among the first k of all."""
         while len(which) > steps.INDEXED:
-            kept = []
+            parts = []
             for start, stop in portions(len(which), steps.INDEXED):
                 if start:
                     yield
                 some = which[start:stop]
                 index, _, _ = yield from self.best(rows.take(some), strings, *[c.take(some) for c in within])
-                kept.append(some[np.sort(index)])
-            fewer = yield from picked(kept, [None] * len(kept))
+                parts.append(some[np.sort(index)])
+            fewer = yield from picked(parts, [None] * len(parts))
             if 4 * len(fewer) > 3 * len(which):
                 return fewer
             which = fewer
@@ -115,7 +115,7 @@ class _Ranking:
 
 
 def _plain(column: Column) -> Column:
-    """Values that are equal where the column's are: of strings their codes in one dictionary, or their ids."""
+    """Returns values that are equal where the column's are: codes in one dictionary, or ids, for strings."""
     values = column.values.astype(np.int64) if column.values.dtype == np.int32 else column.values
     return Column(canonical(values), column.valid)
 
@@ -123,14 +123,14 @@ def _plain(column: Column) -> Column:
 class InstantTopK(StepwiseOperator):
     """Ranks tuples of the same tuple time, such as the results of one window.
 
-    They are all in one slice, so nothing is kept behind its end.
+    They are all in one slice, so there is no state after its end.
     """
 
     def __init__(self, spec: TopKSpec, input_schema: Schema, schema: Schema) -> None:
         self.schema = schema
         self._ranking = _Ranking(spec, input_schema)
         self._ranked = spec.rank_as is not None
-        #: Rows of an instant that have come while more rows of it follow.
+        #: Rows of an instant of which more rows follow.
         self._held = _Candidates()
         self._strings = KeptStrings()
 
@@ -151,7 +151,7 @@ class InstantTopK(StepwiseOperator):
             yield taken.with_columns((*taken.columns, Column(rank[start:stop]))) if self._ranked else taken
 
     def _hold(self, rows: Rows, boundary: int) -> Steps[Rows | None]:
-        """Keeps rows whose instant may not be complete; returns the rows of earlier instants."""
+        """Stores rows of an instant that may be incomplete; returns the rows of earlier instants."""
         if not self._held.count:
             self._strings = KeptStrings()
         rows = yield from self._strings.adopt(rows)
@@ -185,7 +185,7 @@ class InstantTopK(StepwiseOperator):
 
 
 class _Candidates:
-    """Tuples that may still be among the first k, in order of arrival.  Chunks are never changed."""
+    """Tuples that may be among the first k, in order of arrival.  Chunks are never changed."""
 
     __slots__ = ("_prune_at", "chunks", "count")
 
@@ -198,12 +198,12 @@ class _Candidates:
         self.chunks = [*self.chunks, (rows, sequence)]
         self.count += len(rows)
         if self.count > self._prune_at:
-            kept = self.chunks[:-1] if 2 * len(rows) > self.count else []  # the most are in one piece already
-            merged, numbers = yield from _concatenated(self.chunks[len(kept) :])
+            others = self.chunks[:-1] if 2 * len(rows) > self.count else []  # most rows are in one piece already
+            merged, numbers = yield from _concatenated(self.chunks[len(others) :])
             index, _ = yield from ranking.best_in_portions(merged, strings)
             index = yield from picked([index], [(yield from sorted_order(index))])
             rows = yield from picked_rows([merged], [index])
-            self.chunks = [*kept, (rows, (yield from picked([numbers], [index])))]
+            self.chunks = [*others, (rows, (yield from picked([numbers], [index])))]
             self.count += len(index) - len(merged)
             self._prune_at = max(_PRUNE_AT, 2 * self.count)
 
@@ -217,9 +217,9 @@ def _concatenated(chunks: Sequence[tuple[Rows, Int64Array]]) -> Steps[tuple[Rows
 
 
 class WindowTopK(PaneOperator[_Candidates]):
-    """Ranks tuples of the same window; releases them at the window's end − 1.
+    """Ranks tuples of the same window, and releases them at the window's end − 1.
 
-    Groups come in the order in which the first of their released tuples arrived.
+    Groups are in the order of arrival of their first released tuple.
     """
 
     def __init__(self, spec: TopKSpec, input_schema: Schema, schema: Schema) -> None:
@@ -231,7 +231,7 @@ class WindowTopK(PaneOperator[_Candidates]):
         self._math = WindowMath(spec.window)
         self._on = None if spec.window.on is None else input_schema.index(spec.window.on)
         self.refusals = Refusals() if spec.rejects_late else None
-        self._told = None if self.refusals is None else LateRejections(self.refusals, 0, 0)
+        self._rejections = None if self.refusals is None else LateRejections(self.refusals, 0, 0)
         self._reset()
 
     def _reset(self) -> None:
@@ -246,12 +246,12 @@ class WindowTopK(PaneOperator[_Candidates]):
         rows = ports[0]
         out: list[Rows] = []
         if rows is not None and len(rows):
-            kept = yield from self._strings.adopt(rows)
-            came = arrivals(self._math, rows, self._on, self._late, self._panes.released, self._told)
+            adopted = yield from self._strings.adopt(rows)
+            came = arrivals(self._math, rows, self._on, self._late, self._panes.released, self._rejections)
             for number, (upto, pane, which) in enumerate(came, 1):
                 if upto > self._panes.released:
                     yield from self._release(upto, out)
-                yield from self._take_in(self._panes.take(pane, first_time(rows, which)), kept, which)
+                yield from self._take_in(self._panes.take(pane, first_time(rows, which)), adopted, which)
                 if number % _MANY == 0:
                     yield None
             self._sequence += len(rows)
@@ -271,7 +271,7 @@ class WindowTopK(PaneOperator[_Candidates]):
         yield from pane.add(rows, numbers, self._ranking, self._strings)
 
     def _release(self, upto: int, out: list[Rows]) -> Iterator[Rows | None]:
-        """Adds the results of windows that end by ``upto`` to ``out``; yields ``out`` when it has many rows."""
+        """Adds the results of windows that end by ``upto`` to ``out``; yields ``out`` if it has many rows."""
         for number, (end, members) in enumerate(self._panes.release(upto), 1):
             rows, numbers = yield from _concatenated([chunk for pane in members for chunk in pane.chunks])
             if self._on is not None and len(members) > 1:

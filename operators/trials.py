@@ -1,9 +1,9 @@
-"""Finds the rows with which an operator of a user's raises, by trying it on parts of a slice (rule U15).
+"""Finds the rows on which a user-defined operator raises, by trying it on parts of a slice (rule U15).
 
-Let s be the operator's state at an instant t, after the rows that were kept before t.  A row of t is *rejected* iff
-the operator, given in state s the rows of t that are kept and stand before it, and then this row, raises or returns
-what :class:`CustomHost` refuses.  That depends on the stream and on nothing else: not on slices, for an operator gives
-the same however it is cut (U3), and no cut divides an instant.
+Let s be the operator's state at an instant t, after the accepted rows before t.  A row of t is *rejected* iff the
+operator in state s, on the accepted rows of t before it and then this row, raises or returns rows that
+:class:`CustomHost` refuses.  This depends on the stream alone, not on slices: results do not depend on cuts (U3), and
+no cut divides an instant.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from operators.steps import StepPace
 from spe.stream.batch import Int64Array, Rows
 from spe.stream.times import format_timestamp
 
-#: Rows that are tried in one step.
+#: Number of rows tried in one step.
 _TRIED: Final = 1 << 10
-#: Rows as which each trial counts besides, because it restores the state.
+#: Number of rows that each trial counts for in addition, because it restores the state.
 _TRIAL: Final = 1 << 6
 
-#: The rows of each port that are tried, by their numbers.
+#: Numbers of the tried rows of each port.
 _Some = Sequence[Int64Array]
 
 
 class Trials(Operator):
-    """Runs a user's operator without the rows with which it raises.
+    """Runs a user's operator without the rows on which it raises.
 
-    A slice without such rows costs a snapshot more than it would.  Else it is divided in halves, between instants,
-    until those that raise stand alone, and the rows of one instant are divided in the same way: some 2 log2(rows) calls
-    for each row that is rejected.  Others get their turn between two calls, when some have been made.
+    A slice without such rows costs an extra snapshot.  Otherwise it is halved between instants, until the failing
+    instants are isolated, and the rows of an instant are halved in the same way: some 2 log2(rows) calls for each
+    rejected row.  Other tasks may run between calls.
     """
 
     def __init__(self, host: CustomHost) -> None:
@@ -55,7 +55,7 @@ class Trials(Operator):
         self._ports = ports
         before = self._host.snapshot()
         everything = [np.arange(0 if rows is None else len(rows)) for rows in ports]
-        waiting: list[tuple[_Some, int]] = [(everything, boundary)]  # the earliest is the last one
+        waiting: list[tuple[_Some, int]] = [(everything, boundary)]  # the earliest is last
         while waiting:
             some, end = waiting.pop()
             released = self._tried(some, end)
@@ -75,61 +75,61 @@ class Trials(Operator):
                 yield from self._instant(some, int(times[0]), end)
                 before = self._host.snapshot()
             else:
-                raise _nobody_is_to_blame(released, end) from released
+                raise _raises_without_rows(released, end) from released
             yield from self._turn(some)
 
     def _turn(self, some: _Some) -> Iterator[None]:
-        """Lets others run when enough rows were tried."""
+        """Lets other tasks run after enough trials."""
         if self._pace.is_through(_TRIAL + sum(map(len, some))):
             yield None
 
     def _instant(self, some: _Some, time: int, end: int) -> Iterator[Rows | None]:
-        """The rows of one time, which is all that there is before ``end``."""
+        """Finds the rejected rows of one time, the only one before ``end``."""
         nothing = [rows[:0] for rows in some]
         if self._host.previous < time:
             yield from self._passed(nothing, time)
         before = self._host.snapshot()
-        kept = nothing
+        accepted = nothing
         waiting = [[(port, row) for port, rows in enumerate(some) for row in rows.tolist()]]
         while waiting:
             candidates = waiting.pop()
-            more = [np.append(rows, [r for p, r in candidates if p == port]) for port, rows in enumerate(kept)]
-            found = self._tried([rows.astype(np.int64) for rows in more], time + 1)
+            more = [np.append(rows, [r for p, r in candidates if p == port]) for port, rows in enumerate(accepted)]
+            result = self._tried([rows.astype(np.int64) for rows in more], time + 1)
             self._host.restore(before)
-            if not isinstance(found, Exception):
-                kept = [rows.astype(np.int64) for rows in more]
+            if not isinstance(result, Exception):
+                accepted = [rows.astype(np.int64) for rows in more]
             elif len(candidates) > 1:
                 half = len(candidates) // 2
                 waiting += [candidates[half:], candidates[:half]]
             else:
                 ((port, row),) = candidates
-                self.refusals.rows.append(RejectedRow(port, row, reason_of(found)))
+                self.refusals.rows.append(RejectedRow(port, row, reason_of(result)))
             yield from self._turn(more)
-        yield from self._passed(kept, time + 1)
+        yield from self._passed(accepted, time + 1)
         if time + 1 < end:
             yield from self._passed(nothing, end)
 
     def _tried(self, some: _Some, end: int) -> Rows | Exception | None:
-        """What the operator releases for these rows, or raises."""
-        given = [None if not len(index) else _taken(rows, index) for rows, index in zip(self._ports, some)]
+        """Runs the operator on these rows; returns its results or its exception."""
+        inputs = [None if not len(index) else _taken(rows, index) for rows, index in zip(self._ports, some)]
         try:
-            return self._host.step(given, end)
+            return self._host.step(inputs, end)
         except NOT_THE_ROWS:
             raise
-        except Exception as error:  # a user's code
+        except Exception as error:  # user code
             return error
 
     def _passed(self, some: _Some, end: int) -> Iterator[Rows]:
-        """What the operator releases for rows that raise nothing.  Raises RuntimeError where time alone raises."""
+        """Yields the results for accepted rows.  Raises RuntimeError if the operator raises even without rows."""
         released = self._tried(some, end)
         if isinstance(released, Exception):
-            raise _nobody_is_to_blame(released, end) from released
+            raise _raises_without_rows(released, end) from released
         if released is not None:
             yield released
 
     def _times(self, some: _Some) -> Int64Array:
-        found = [rows.time[index] for rows, index in zip(self._ports, some) if rows is not None]
-        return np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
+        times = [rows.time[index] for rows, index in zip(self._ports, some) if rows is not None]
+        return np.unique(np.concatenate(times)) if times else np.empty(0, np.int64)
 
     def _before(self, some: _Some, time: int) -> _Some:
         return [index if rows is None else index[rows.time[index] < time] for rows, index in zip(self._ports, some)]
@@ -156,12 +156,12 @@ class Trials(Operator):
         self._host.recount(counters)
 
 
-def _nobody_is_to_blame(error: Exception, end: int) -> RuntimeError:
+def _raises_without_rows(error: Exception, end: int) -> RuntimeError:
     return RuntimeError(f"it raises though it is given no row, up to {format_timestamp(end)}: {reason_of(error)}")
 
 
 def _taken(rows: Rows | None, index: Int64Array) -> Rows:
-    """These rows, which are most often all, or follow each other."""
+    """Returns these rows, which usually are all, or consecutive."""
     assert rows is not None
     start, stop = int(index[0]), int(index[-1]) + 1
     if stop - start != len(index):

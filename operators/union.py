@@ -1,4 +1,4 @@
-"""Several streams of the same attributes in one."""
+"""Merges streams with the same attributes."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ class Union(Operator):
 
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
-        #: Per string attribute, the dictionary that ports with different ones are brought into.  Not state: which
-        #: code a text gets means nothing.
+        #: Per string attribute, the common dictionary for ports with different ones.  Not state: codes have no
+        #: meaning.
         self._strings = {i: StringIds() for i, a in enumerate(schema) if a.type is AttributeType.STRING}
 
     def step(self, ports: Sequence[Rows | None], boundary: int) -> Rows | None:
         return self.merge([rows for rows in ports if rows is not None])
 
     def merge(self, parts: Sequence[Rows]) -> Rows | None:
-        """As :meth:`step`, of ports that may be in several parts each: port after port, each in its order."""
+        """Merges ports that may be in several parts each, as :meth:`step` does: port after port, each in its order."""
         parts = [rows for rows in parts if len(rows)]
         if not parts:
             return None

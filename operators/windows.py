@@ -1,10 +1,10 @@
-"""Which windows a tuple counts in, and which have ended: arithmetic shared by aggregate, top-k and join.
+"""Windows of a tuple, and windows that have ended: arithmetic shared by aggregate, top-k and join.
 
-Window k is [offset + k·slide, offset + k·slide + size).  Panes are the pieces of length gcd(size, slide) that every
-window is made of; state is kept per pane, so a tuple is taken in once however many windows overlap.
+Window k is [offset + k·slide, offset + k·slide + size).  Windows consist of
+panes of length gcd(size, slide); state is per pane, so a tuple is processed once however many windows overlap.
 
-A tuple counts in a window iff its attribute lies in it and its time is < the window's end (rule U7).  Over
-tuple time itself nothing is ever late.
+U7: a tuple counts in a window iff its attribute lies in it and its time is < the window's end.  Over tuple time
+itself no tuple is ever late.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from spe.query.windows import Window
 from spe.stream.batch import BoolArray, Int64Array, Rows
 from spe.stream.times import END_OF_TIME, iso_timestamp
 
-#: Attributes beyond the ends of time stay there, so that no sum below overflows.
+#: Attributes beyond the ends of time are clipped, so that no sum below overflows.
 _LAST = END_OF_TIME - 1
 
 
@@ -46,29 +46,29 @@ class WindowMath:
         return (times - self.offset) // self.pane_us
 
     def first(self, times: Int64Array) -> Int64Array:
-        """The first window that ends after each time; between windows with gaps it has not begun yet."""
+        """Returns the first window that ends after each time; with gaps between windows it may begin later."""
         return (times - (self.offset + self.size)) // self.slide + 1
 
     def last(self, times: Int64Array) -> Int64Array:
-        """The last window that begins at or before each time."""
+        """Returns the last window that begins at or before each time."""
         return (times - self.offset) // self.slide
 
     def first_of_pane(self, pane: int) -> int:
-        """The first window that the pane is part of (with gaps: that ends after the pane begins)."""
+        """Returns the first window with the pane (with gaps: that ends after the pane begins)."""
         return (pane * self.pane_us - self.size) // self.slide + 1
 
     def last_of_pane(self, pane: int) -> int:
         return pane * self.pane_us // self.slide
 
     def first_after(self, time: int) -> int:
-        """The first window whose end is > ``time``."""
+        """Returns the first window whose end is > ``time``."""
         return (time - self.offset - self.size) // self.slide + 1
 
     def start(self, window: int) -> int:
         return self.offset + window * self.slide
 
     def end(self, window: int) -> int:
-        """Exclusive, and not saturated: compare it with :func:`horizon`."""
+        """Returns the exclusive end, not saturated: compare it with :func:`horizon`."""
         return self.offset + window * self.slide + self.size
 
     def panes_of(self, window: int) -> range:
@@ -77,7 +77,7 @@ class WindowMath:
 
 
 def horizon(boundary: int) -> int:
-    """Windows with an end ≤ this have ended; at the end of time all have, also those that reach beyond it."""
+    """Returns the largest end of ended windows; at the end of time all have ended, also those that reach beyond it."""
     return boundary if boundary < END_OF_TIME else 2**80
 
 
@@ -86,7 +86,7 @@ def saturated(ends: list[int]) -> Int64Array:
 
 
 def clipped(times: Int64Array) -> Int64Array:
-    """Times that window arithmetic cannot overflow on."""
+    """Clips times so that window arithmetic cannot overflow."""
     if len(times) and (times.max() > _LAST or times.min() < -_LAST):
         return times.clip(-_LAST, _LAST)
     return times
@@ -94,11 +94,11 @@ def clipped(times: Int64Array) -> Int64Array:
 
 @dataclass(slots=True)
 class Late:
-    """Counts late tuples; operator state (U7).
+    """Counters of late tuples; operator state (U7).
 
     Attributes:
       late: tuples that missed at least one of their windows.
-      dropped: those of them that missed all.
+      dropped: late tuples that missed all of their windows.
       without_time: tuples whose window attribute is null.
     """
 
@@ -107,7 +107,7 @@ class Late:
     without_time: int = 0
 
     def state(self) -> list[int]:
-        """What ``Late(*state)`` makes again."""
+        """Returns the arguments of an equal ``Late``."""
         return [self.late, self.dropped, self.without_time]
 
     def counters(self) -> dict[str, int]:
@@ -116,12 +116,12 @@ class Late:
 
 @dataclass(frozen=True, slots=True)
 class LateRejections:
-    """Tells of the rows that :class:`Late` counts (``on_late: reject``).
+    """Rejects the rows that :class:`Late` counts (``on_late: reject``).
 
     Attributes:
-      refusals: where.
-      port: that they came to.
-      at: the number of the first of the rows there.
+      refusals: collects the rows.
+      port: port of the rows.
+      at: number of the first row there.
     """
 
     refusals: Refusals
@@ -129,7 +129,7 @@ class LateRejections:
     at: int
 
     def without_time(self, present: BoolArray) -> None:
-        """The window attribute is not ``present``."""
+        """Rejects rows whose window attribute is not ``present``."""
         for row in (~present).nonzero()[0].tolist():
             self._add(row, "without time: its window attribute is null")
 
@@ -142,25 +142,25 @@ class LateRejections:
         last: Int64Array,
         ended: Int64Array,
     ) -> None:
-        """Rows that are ``overdue`` missed windows.
+        """Rejects ``overdue`` rows, which missed windows.
 
         Args:
-          times: when each row came, in tuple time.
-          first, last: windows that it belongs to.
-          ended: the last window that had ended then.
+          times: tuple time of each row.
+          first, last: windows of each row.
+          ended: the last window that had ended at that time.
         """
         index = overdue.nonzero()[0]
         gone = np.minimum(last, ended)
         columns = [c[index].tolist() for c in (times, first, last, gone)]
-        for row, time, one, other, until in zip(index.tolist(), *columns, strict=True):
-            self._add(row, partial(_why_late, math, time, one, other, until))
+        for row, time, first_window, last_window, until in zip(index.tolist(), *columns, strict=True):
+            self._add(row, partial(_late_reason, math, time, first_window, last_window, until))
 
     def _add(self, row: int, reason: str | Callable[[], str]) -> None:
         self.refusals.rows.append(RejectedRow(self.port, self.at + row, reason))
 
 
-def _why_late(math: WindowMath, time: int, first: int, last: int, missed: int) -> str:
-    """Of a row in the windows ``first`` to ``last`` that came when ``missed`` was the last of them that had ended."""
+def _late_reason(math: WindowMath, time: int, first: int, last: int, missed: int) -> str:
+    """The reason for a row in the windows ``first`` to ``last`` that came when ``missed`` was the last ended one."""
     count = last - first + 1
     shown = f"[{iso_timestamp(math.start(missed))}, {iso_timestamp(math.end(missed))})"
     what, more = f"its window {shown}", ""
@@ -169,25 +169,25 @@ def _why_late(math: WindowMath, time: int, first: int, last: int, missed: int) -
     return f"late: {what} had ended by its tuple time, {iso_timestamp(time)}{more}"
 
 
-#: Which rows of a slice: contiguous, or an index.
+#: A selection of rows of a slice: contiguous, or an index.
 Selection = slice | Int64Array
 
 
 def first_time(rows: Rows, which: Selection) -> int:
-    """Tuple time of the first of the selected rows."""
+    """Returns the tuple time of the first selected row."""
     return int(rows.time[which.start if isinstance(which, slice) else which[0]])
 
 
 def arrivals(
-    math: WindowMath, rows: Rows, on: int | None, late: Late, released: int, told: LateRejections | None = None
+    math: WindowMath, rows: Rows, on: int | None, late: Late, released: int, rejections: LateRejections | None = None
 ) -> Iterator[tuple[int, int, Selection]]:
     """Yields (upto, pane, rows): release all windows that end by ``upto``, then add the rows to the pane.
 
     Args:
       on: position of the attribute that decides membership; None: tuple time.
-      late: is told what counts nowhere, or not everywhere.
+      late: counts rows that missed some or all of their windows.
       released: windows that end at or before this are released already.
-      told: is told of each of those rows.
+      rejections: collects each of these rows.
     """
     times = rows.time
     if on is None and math.slide <= math.size:
@@ -198,7 +198,7 @@ def arrivals(
         for pane, which in split_by_pane(math.panes(times)):
             yield released, pane, which
         return
-    index, members, missed = _place(math, rows, on, late, told)
+    index, members, missed = _place(math, rows, on, late, rejections)
     panes = math.panes(members)
     if missed is None:
         runs = [(released, 0, len(panes))]
@@ -214,31 +214,31 @@ def arrivals(
 
 
 def _place(
-    math: WindowMath, rows: Rows, on: int | None, late: Late, told: LateRejections | None
+    math: WindowMath, rows: Rows, on: int | None, late: Late, rejections: LateRejections | None
 ) -> tuple[Int64Array | None, Int64Array, Int64Array | None]:
-    """Rows that count somewhere (None: all), the times that decide, and the last end that each has missed.
+    """Returns rows that count in a window (None: all), their window times, and the last end that each has missed.
 
-    The last is None when nothing that counts somewhere has missed a window, as it always is without overlap.
+    The last is None if no such row has missed a window, as always without overlap.
     """
     times, present = rows.time, None
     if on is not None:
         times, present = clipped(rows.columns[on].values), rows.columns[on].valid
     first, last = math.first(times), math.last(times)
-    counts = first <= last  # with gaps between windows some times are in none
+    counts = first <= last  # with gaps between windows some times are in no window
     if present is not None:
         counts &= present
         late.without_time += len(present) - int(present.sum())
-        if told is not None:
-            told.without_time(present)
-    ended = math.first(rows.time) - 1  # the last window that had ended when the tuple came
+        if rejections is not None:
+            rejections.without_time(present)
+    ended = math.first(rows.time) - 1  # the last window that has ended when the tuple comes
     overdue: BoolArray = counts & (first <= ended)
     missed = None
     if overdue.any():
         gone = overdue & (last <= ended)
         late.late += int(overdue.sum())
         late.dropped += int(gone.sum())
-        if told is not None:
-            told.missed(math, rows.time, overdue, first, last, ended)
+        if rejections is not None:
+            rejections.missed(math, rows.time, overdue, first, last, ended)
         counts &= ~gone
         if (overdue & ~gone).any():
             missed = np.where(overdue, math.offset + ended * math.slide + math.size, -(2**63))
@@ -251,8 +251,8 @@ def _place(
 def _runs(times: Int64Array, missed: Int64Array, released: int) -> Iterator[tuple[int, int, int]]:
     """Yields (upto, start, stop): release all windows that end by ``upto``, then take rows ``start`` to ``stop`` − 1.
 
-    Where a tuple is late for a window that is not released yet but will be by this tuple's time, the window has to
-    go before the tuple comes (U2): else it would be counted through the pane that both share.
+    U2: a window that ends by a tuple's time is released before the tuple counts: otherwise a late tuple would count
+    in it through a shared pane.
     """
     start = 0
     while start < len(times):
@@ -266,7 +266,7 @@ def _runs(times: Int64Array, missed: Int64Array, released: int) -> Iterator[tupl
 
 
 def split_by_pane(panes: Int64Array) -> list[tuple[int, Selection]]:
-    """(pane, which rows), panes ascending; slices while panes do not decrease, which is nearly always."""
+    """Returns (pane, rows), panes ascending; slices if panes do not decrease, as usual."""
     count = len(panes)
     if count == 0:
         return []

@@ -1,9 +1,8 @@
 """Equi-join of two streams within an interval or in the same window; inner and outer.
 
-Both ports are merged by (time, port, order within the port).  Each tuple meets those of the other side that came
-before it, so a pair is made when its later tuple comes, and pairs leave in the order (later tuple, earlier tuple,
-window).  An outer row that found nothing leaves at the last time at which it could have, after the pairs of that
-instant.
+Both ports are merged by (time, port, order within the port).  Each tuple meets earlier tuples of the other side, so a
+pair is made when its later tuple comes, and pairs leave in the order (later tuple, earlier tuple, window).  An outer
+row without a match leaves at the last time at which a match was possible, after the pairs of that instant.
 """
 
 from __future__ import annotations
@@ -48,11 +47,11 @@ class _Due:
         return int(self.dues.time[entry]), int(self.run.positions[self.dues.row[entry]])
 
     def first_after(self, place: tuple[int, int]) -> int:
-        """The first entry that comes after a place."""
+        """Returns the first entry after a place."""
         time, position = place
         low, high = (int(i) for i in self.dues.time.searchsorted([time, time + 1]))
         low, high = max(low, self.start), max(min(high, self.stop), self.start)
-        # Of one time they are in order of position.
+        # Entries of one time are in order of position.
         while low < high:
             middle = (low + high) // 2
             if self.place(middle)[1] <= position:
@@ -63,7 +62,7 @@ class _Due:
 
 
 class Join(StepwiseOperator):
-    """See ``spe.query.operators.join.JoinSpec``."""
+    """Runs a ``spe.query.operators.join.JoinSpec``."""
 
     def __init__(self, spec: JoinSpec, left: Schema, right: Schema, schema: Schema) -> None:
         self.schema = schema
@@ -84,7 +83,7 @@ class Join(StepwiseOperator):
             spec.kind in (JoinKind.RIGHT, JoinKind.FULL),
         )
         self.refusals = Refusals() if spec.rejects_late else None
-        #: Rows of each port of this slice that were taken in.
+        #: Number of processed rows of each port of this slice.
         self._taken = [0, 0]
         self._reset()
 
@@ -92,12 +91,12 @@ class Join(StepwiseOperator):
         self._keys = KeyIndex(self._key_types)
         self._strings = KeptStrings()
         self._sides = tuple(Side(outer, self._matcher.flags_per_row) for outer in self._outer)
-        #: End of the last step, and the number of rows taken in.
+        #: End of the last step, and the number of processed rows.
         self._boundary = BEFORE_TIME
         self._position = 0
-        #: End of the last step in which rows became too old to be met.
+        #: End of the last step that dropped old rows.
         self._forgot = BEFORE_TIME
-        #: Until a restore is through, what is needed of the state that it puts back.
+        #: During a restore, the oldest time that the restored state needs.
         self._restored_from: int | None = None
         self._late = Late()
         self._compact_at = steps.SPARE
@@ -118,13 +117,13 @@ class Join(StepwiseOperator):
                 yield None
         if released:
             yield (yield from self._strings.given_back(concat_rows(released)))
-        if self._strings.crowded:  # not before: what is released has ids
+        if self._strings.crowded:  # not before: released rows have ids
             runs = [run for side in self._sides for run in side.runs]
-            kept = yield from self._strings.compacted_rows([run.rows for run in runs])
-            self._replace([run.recoded(rows) for run, rows in zip(runs, kept)])
+            recoded = yield from self._strings.compacted_rows([run.rows for run in runs])
+            self._replace([run.recoded(rows) for run, rows in zip(runs, recoded)])
 
     def _advance(self, ports: tuple[Rows | None, Rows | None], boundary: int) -> Iterator[Rows | None]:
-        """One step; what it yields is sorted."""
+        """Does one step; yields sorted rows."""
         yield from self._keys.reserve(sum(len(rows) for rows in ports if rows is not None))
         new = yield from self._take_in(ports)
         if self._outer[LEFT] or self._outer[RIGHT]:
@@ -140,7 +139,7 @@ class Join(StepwiseOperator):
         yield from self._compact()
 
     def _take_in(self, ports: tuple[Rows | None, Rows | None]) -> Steps[tuple[SortedRun | None, SortedRun | None]]:
-        """Puts the rows of both ports into the state, as one new run each."""
+        """Adds the rows of both ports to the state, as one new run each."""
         new: list[SortedRun | None] = []
         count = sum(len(rows) for rows in ports if rows is not None)
         for side, rows in enumerate(ports):
@@ -156,8 +155,8 @@ class Join(StepwiseOperator):
         return new[LEFT], new[RIGHT]
 
     def _new_run(self, side: int, rows: Rows, positions: Int64Array) -> Steps[SortedRun | None]:
-        told = None if self.refusals is None else LateRejections(self.refusals, side, self._taken[side])
-        index, spans = self._matcher.admit(side, rows, self._late, told)
+        rejections = None if self.refusals is None else LateRejections(self.refusals, side, self._taken[side])
+        index, spans = self._matcher.admit(side, rows, self._late, rejections)
         self._taken[side] += len(rows)
         if index is not None:
             rows, positions = rows.take(index), positions[index]
@@ -172,9 +171,9 @@ class Join(StepwiseOperator):
         keys = yield from self._keys.slots_in_portions(columns, len(rows))
         if valid is not None:
             keys = np.where(valid, keys, -1)
-        kept = yield from self._strings.adopt(rows)
+        adopted = yield from self._strings.adopt(rows)
         since = self._sides[1 - side].oldest()
-        return (yield from self._sides[side].new_run(kept, keys, positions, spans, since))
+        return (yield from self._sides[side].new_run(adopted, keys, positions, spans, since))
 
     def _pairs(self, new: tuple[SortedRun | None, SortedRun | None]) -> Iterator[Rows | None]:
         probes: list[Probe] = []
@@ -196,7 +195,7 @@ class Join(StepwiseOperator):
                 yield from self._pairs_of_one(probes, a)
 
     def _pairs_of_one(self, probes: list[Probe], position: int) -> Iterator[Rows | None]:
-        """The pairs of one later tuple, which may meet as many as there are: from the oldest run to the newest."""
+        """Yields the pairs of one later tuple, of which there may be many: from the oldest run to the newest."""
         for probe in probes:
             at = int(probe.new.positions.searchsorted(position))
             if at < len(probe.new) and probe.new.positions[at] == position:
@@ -204,39 +203,39 @@ class Join(StepwiseOperator):
                 for low, high in steps.portions(stop - start, steps.PAIRED):
                     if low:
                         yield None
-                    one = replace(probe, start=probe.start.copy(), stop=probe.stop.copy())
-                    one.start[at], one.stop[at] = start + low, start + high
-                    _, rows = yield from self._piece(one, at, at + 1)
+                    part = replace(probe, start=probe.start.copy(), stop=probe.stop.copy())
+                    part.start[at], part.stop[at] = start + low, start + high
+                    _, rows = yield from self._piece(part, at, at + 1)
                     if len(rows):
                         yield rows
 
     def _portion(self, probes: list[Probe], first: int, last: int) -> Steps[list[Rows]]:
-        """The pairs whose later tuple has a position in [first, last), in order."""
+        """Returns the pairs whose later tuple has a position in [first, last), in order."""
         positions, pieces = [], []
         for probe in probes:
             a, b = (int(i) for i in probe.new.positions.searchsorted([first, last]))
             if a < b:
-                found, rows = yield from self._piece(probe, a, b)
+                places, rows = yield from self._piece(probe, a, b)
                 if len(rows):
-                    positions.append(found)
+                    positions.append(places)
                     pieces.append(rows)
         if len(pieces) < 2:
             return pieces
-        # Runs are probed from the oldest to the newest, so a stable sort leaves earlier partners first.
+        # Runs are probed from the oldest to the newest, so a stable sort keeps earlier partners first.
         order = np.concatenate(positions).argsort(kind="stable")
         return [concat_rows(pieces).take(order)]
 
     def _piece(self, probe: Probe, first: int, last: int) -> Steps[tuple[Int64Array, Rows]]:
-        """Pairs of the probing rows first … last − 1: position of the later tuple, and joined rows."""
+        """Returns pairs of the probing rows first … last − 1: position of the later tuple, and joined rows."""
         start = probe.start[first:last]
         counts = probe.stop[first:last] - start
         rows = np.arange(first, last).repeat(counts)
         offsets = (start - (counts.cumsum() - counts)).repeat(counts)
-        found = probe.run.index.order.take(np.arange(len(rows)) + offsets)
+        partners = probe.run.index.order.take(np.arange(len(rows)) + offsets)
         if probe.fresh:
-            earlier = (probe.run.positions[found] < probe.new.positions[rows]).nonzero()[0]
-            rows, found = rows[earlier], found[earlier]
-        left, right = (rows, found) if probe.side == LEFT else (found, rows)
+            earlier = (probe.run.positions[partners] < probe.new.positions[rows]).nonzero()[0]
+            rows, partners = rows[earlier], partners[earlier]
+        left, right = (rows, partners) if probe.side == LEFT else (partners, rows)
         l_run, r_run = (probe.new, probe.run) if probe.side == LEFT else (probe.run, probe.new)
         l_spans, r_spans = l_run.spans.take(left), r_run.spans.take(right)
         time = probe.new.rows.time.take(rows)
@@ -246,10 +245,16 @@ class Join(StepwiseOperator):
         joined = self._joined(l_run.rows, r_run.rows, left, right, time, window)
         if self._where is not None and len(joined):
             looked_at = yield from self._strings.given_back(joined, self._where_columns)
-            kept = self._where.mask(looked_at).nonzero()[0]
-            if len(kept) < len(pair):
-                joined, left, right, rows, pair = joined.take(kept), left[kept], right[kept], rows[kept], pair[kept]
-                window = None if window is None else window[kept]
+            matching = self._where.mask(looked_at).nonzero()[0]
+            if len(matching) < len(pair):
+                joined, left, right, rows, pair = (
+                    joined.take(matching),
+                    left[matching],
+                    right[matching],
+                    rows[matching],
+                    pair[matching],
+                )
+                window = None if window is None else window[matching]
         if len(joined):
             for side, run, index, spans in ((LEFT, l_run, left, l_spans), (RIGHT, r_run, right, r_spans)):
                 if self._outer[side]:
@@ -273,7 +278,7 @@ class Join(StepwiseOperator):
         return [Column(start), Column(np.minimum(start + self._math.size, END_OF_TIME))]
 
     def _with_unmatched(self, pairs: Iterator[Rows | None], boundary: int) -> Iterator[Rows | None]:
-        """The pairs, and the outer rows that are due before ``boundary``, by time; pairs of one instant come first."""
+        """Yields pairs, and outer rows that are due before ``boundary``, by time; of one instant pairs come first."""
         held: list[Rows] = []
         for rows in pairs:
             if rows is None:
@@ -285,7 +290,7 @@ class Join(StepwiseOperator):
                 yield None
             if alone is None:
                 continue
-            # Pairs up to the last instant of these rows; of this instant more rows may follow, but no pairs.
+            # Pairs up to the last instant of these rows; more rows of this instant may follow, but no pairs.
             last, before = int(alone.time[-1]), []
             while held and held[0].time[0] <= last:
                 rows = held.pop(0)
@@ -300,7 +305,7 @@ class Join(StepwiseOperator):
             yield rows
 
     def _unmatched(self, boundary: int) -> Iterator[Rows | None]:
-        """Outer rows that are due before ``boundary``, by (time, position), a bounded number at a time."""
+        """Yields outer rows that are due before ``boundary``, by (time, position), a bounded number at a time."""
         lists: list[_Due] = []
         for side in (LEFT, RIGHT):
             for run in self._sides[side].runs if self._outer[side] else ():
@@ -309,17 +314,17 @@ class Join(StepwiseOperator):
                 if start < stop:
                     lists.append(_Due(side, run, dues, start, stop))
         while lists:
-            long = [one for one in lists if one.start + steps.RELEASED < one.stop]
-            last = min((one.place(one.start + steps.RELEASED - 1) for one in long), default=None)
+            long = [due for due in lists if due.start + steps.RELEASED < due.stop]
+            last = min((due.place(due.start + steps.RELEASED - 1) for due in long), default=None)
             pieces, positions = [], []
-            for one in lists:
-                upto = one.stop if last is None else one.first_after(last)
-                index, time, window = one.run.unmatched(one.dues, one.start, upto)
-                one.start = upto
+            for due in lists:
+                upto = due.stop if last is None else due.first_after(last)
+                index, time, window = due.run.unmatched(due.dues, due.start, upto)
+                due.start = upto
                 if len(index):
-                    pieces.append(self._alone(one.side, one.run.rows, index, time, window))
-                    positions.append(one.run.positions[index])
-            lists = [one for one in lists if one.start < one.stop]
+                    pieces.append(self._alone(due.side, due.run.rows, index, time, window))
+                    positions.append(due.run.positions[index])
+            lists = [due for due in lists if due.start < due.stop]
             if pieces:
                 rows = concat_rows(pieces)
                 yield rows.take(np.lexsort((np.concatenate(positions), rows.time)))
@@ -335,12 +340,12 @@ class Join(StepwiseOperator):
         return Rows(time, t_max, (*columns, *self._window_columns(window)))
 
     def _compact(self) -> Steps[None]:
-        """Forgets keys that no run refers to, once there are many."""
+        """Drops keys without references from runs, once there are many."""
         size = self._keys.size
         if size <= self._compact_at:
             return
         runs = [run for side in self._sides for run in side.runs]
-        is_live = np.zeros(size + 1, np.bool_)  # the last one for rows without a key
+        is_live = np.zeros(size + 1, np.bool_)  # the last entry is for rows without a key
         for run in runs:
             for start, stop in steps.portions(len(run), steps.INDEXED):
                 if start:

@@ -1,9 +1,9 @@
-"""When two tuples belong together in time: within an interval, or in the same window.
+"""The time condition of a join: within an interval, or in the same window.
 
-Everything is decided from the two tuples alone, so it does not matter how the input was cut:
+The condition depends on the two tuples alone, not on cuts of the input:
 
-* interval: right − left lies in [lower, upper], and the later tuple came no later than the earlier one could still be
-  matched (left + upper, right − lower; over tuple time that follows);
+* interval: right − left is in [lower, upper], and the later tuple came while the earlier one could still be matched
+  (left + upper, right − lower; this follows over tuple time);
 * window: some window contains both attributes and ends after both tuple times (rule U7).
 """
 
@@ -25,17 +25,17 @@ from spe.stream.schema import Schema
 from spe.stream.times import END_OF_TIME
 
 LEFT, RIGHT = 0, 1
-#: Interval ends are kept within this, so that adding them to a time cannot overflow.
+#: Limit of interval ends, so that adding them to a time cannot overflow.
 _FAR = END_OF_TIME - 1
 
 
 @dataclass(slots=True)
 class Spans:
-    """What decides about each row of one side; arrays of shape (n,).
+    """Times or windows of each row of one side; arrays of shape (n,).
 
     Attributes:
-      low, high: interval: both are the row's time of joining.  Window: the first and the last window it counts in.
-      until: the last tuple time at which the row can still be matched.
+      low, high: interval: both are the row's time for the join.  Window: the first and the last window of the row.
+      until: last tuple time at which the row can be matched.
     """
 
     low: Int64Array
@@ -50,11 +50,11 @@ class Spans:
 
 @dataclass(slots=True)
 class Pairs:
-    """Candidates; arrays of shape (m,).
+    """Candidate pairs; arrays of shape (m,).
 
     Attributes:
-      left_spans, right_spans: of the left and the right row of each.
-      probe_is_left: is the left row the one that came later?
+      left_spans, right_spans: spans of the left and the right row of each pair.
+      probe_is_left: did the left row come later?
       probe_time: tuple time of the later row.
     """
 
@@ -66,7 +66,7 @@ class Pairs:
 
 @dataclass(slots=True)
 class Matches:
-    """Which candidates match; with sliding windows one may match several times.
+    """Matching candidates; with sliding windows one may match several times.
 
     Attributes:
       pair: index into the candidates, ascending.
@@ -79,13 +79,13 @@ class Matches:
 
 @dataclass(slots=True)
 class Dues:
-    """When rows without a match are due; outer joins.
+    """Times at which rows without a match are due; for outer joins.
 
     Attributes:
-      entry: what to look up in the run's match flags.
-      row: the row of the run.
-      time: shape (m,), ascending: the last time at which a match was possible.
-      window: window joins: the window that ends then.
+      entry: index into the run's match flags.
+      row: row of the run.
+      time: shape (m,), ascending: last time at which a match is possible.
+      window: for window joins, the window that ends then.
     """
 
     entry: IndexArray
@@ -97,35 +97,35 @@ class Dues:
 class Matcher(ABC):
     """The time condition of a join."""
 
-    #: Match flags per row.
+    #: Number of match flags per row.
     flags_per_row: int = 1
 
     @abstractmethod
     def admit(
-        self, side: int, rows: Rows, late: Late, told: LateRejections | None = None
+        self, side: int, rows: Rows, late: Late, rejections: LateRejections | None = None
     ) -> tuple[IndexArray | None, Spans]:
-        """Rows that take part (None: all), and their spans.
+        """Returns rows that take part (None: all), and their spans.
 
         Args:
-          late: counts those that take part in no window, or not in all.
-          told: is told of each of them.
+          late: counts rows that missed some or all of their windows.
+          rejections: collects each of these rows.
         """
 
     @abstractmethod
     def matches(self, pairs: Pairs) -> Matches:
-        """Which candidates fit in time."""
+        """Returns the candidates that satisfy the time condition."""
 
     @abstractmethod
     def flags(self, rows: IndexArray, spans: Spans, window: Int64Array | None) -> IndexArray:
-        """The flag of each matched row of a run (``spans`` are those of the rows)."""
+        """Returns the flag of each matched row of a run; ``spans`` are the spans of these rows."""
 
     @abstractmethod
     def dues(self, time: Int64Array, spans: Spans) -> Steps[Dues]:
-        """When each row of a run is due if it found nothing, in portions.  ``time`` is the rows' tuple time."""
+        """Computes when each row of a run is due without a match, in portions.  ``time`` is the rows' tuple time."""
 
 
 class IntervalMatcher(Matcher):
-    """right − left in [lower, upper], both ends included."""
+    """Joins if right − left is in [lower, upper], both ends included."""
 
     def __init__(self, spec: JoinSpec, left: Schema, right: Schema) -> None:
         assert spec.lower_us is not None
@@ -138,7 +138,7 @@ class IntervalMatcher(Matcher):
         )
 
     def admit(
-        self, side: int, rows: Rows, late: Late, told: LateRejections | None = None
+        self, side: int, rows: Rows, late: Late, rejections: LateRejections | None = None
     ) -> tuple[IndexArray | None, Spans]:
         reach = self._upper if side == LEFT else -self._lower
         on = self._on[side]
@@ -168,14 +168,14 @@ class IntervalMatcher(Matcher):
         for start, stop in portions(len(time), steps.COPIED):
             if start:
                 yield
-            # A row whose time to be matched ends before it comes could still meet what was there already.
+            # A row that can be matched only before its arrival can still meet earlier rows.
             due[start:stop] = np.minimum(np.maximum(spans.until[start:stop], time[start:stop]), END_OF_TIME - 1)
         order = yield from sorted_order(due)
         return Dues(order, order, (yield from picked([due], [order])), None)
 
 
 class WindowMatcher(Matcher):
-    """In the same window; once per window that holds both."""
+    """Joins rows in the same window, once per window with both."""
 
     def __init__(self, spec: JoinSpec, left: Schema, right: Schema) -> None:
         assert spec.window is not None
@@ -185,7 +185,7 @@ class WindowMatcher(Matcher):
         self.flags_per_row = -(-self.math.size // self.math.slide)
 
     def admit(
-        self, side: int, rows: Rows, late: Late, told: LateRejections | None = None
+        self, side: int, rows: Rows, late: Late, rejections: LateRejections | None = None
     ) -> tuple[IndexArray | None, Spans]:
         math, on = self.math, self._on[side]
         times = rows.time if on is None else clipped(rows.columns[on].values)
@@ -196,16 +196,16 @@ class WindowMatcher(Matcher):
             if valid is not None:
                 counts &= valid
                 late.without_time += len(valid) - int(valid.sum())
-                if told is not None:
-                    told.without_time(valid)
-            open_ = math.first(rows.time)  # the first window that had not ended when the tuple came
+                if rejections is not None:
+                    rejections.without_time(valid)
+            open_ = math.first(rows.time)  # the first window that has not ended when the tuple comes
             overdue = counts & (first < open_)
             if overdue.any():
                 gone = overdue & (last < open_)
                 late.late += int(overdue.sum())
                 late.dropped += int(gone.sum())
-                if told is not None:
-                    told.missed(math, rows.time, overdue, first, last, open_ - 1)
+                if rejections is not None:
+                    rejections.missed(math, rows.time, overdue, first, last, open_ - 1)
                 counts &= ~gone
                 first = np.maximum(first, open_)
         until = np.minimum(math.offset + last * math.slide + math.size, END_OF_TIME) - 1
@@ -233,7 +233,7 @@ class WindowMatcher(Matcher):
 
     def dues(self, time: Int64Array, spans: Spans) -> Steps[Dues]:
         math, each = self.math, self.flags_per_row
-        found: list[tuple[IndexArray, IndexArray, Int64Array, Int64Array]] = []
+        parts: list[tuple[IndexArray, IndexArray, Int64Array, Int64Array]] = []
         for start, stop in portions(len(time), max(1, steps.INDEXED // each)):
             if start:
                 yield
@@ -243,9 +243,9 @@ class WindowMatcher(Matcher):
             counts = window >= spans.low[row]
             row, entry, window = row[counts], entry[counts], window[counts]
             due = np.minimum(math.offset + window * math.slide + math.size, END_OF_TIME) - 1
-            found.append((entry, row, due, window))
+            parts.append((entry, row, due, window))
         every = []
-        for arrays in zip(*found):
+        for arrays in zip(*parts):
             every.append((yield from picked(arrays, [None] * len(arrays))))
         order = yield from sorted_order(every[2])
         in_order = []

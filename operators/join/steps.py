@@ -1,4 +1,4 @@
-"""How a join bounds what it works on at once: slices in pieces, candidate pairs in portions."""
+"""Bounds the work of a join: cuts slices into pieces, and candidate pairs into portions."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from operators.ids import IndexArray
 from operators.join.runs import SortedRun
 from spe.stream.batch import Rows
 
-#: Rows of a slice worked on at once: a slice much longer than the window would else pair what lies far apart.
+#: Rows of a slice processed at once: in a slice much longer than the window, distant rows would be paired.
 _STEP_ROWS: Final = 8192
 
 
 @dataclass(slots=True)
 class Probe:
-    """Rows of one side that look for partners in a run of the other.
+    """Rows of one side, to be matched with a run of the other side.
 
     Attributes:
-      side: of the probing rows, which are the run ``new``.
-      run: where they look.
+      side: side of the probing rows, which are the run ``new``.
+      run: run of the other side.
       fresh: the run holds rows of the same step, which may come after the probing ones.
       start, stop: per probing row, the range in ``run.order``.
     """
@@ -38,7 +38,7 @@ class Probe:
 
 
 def cut(left: Rows | None, right: Rows | None, boundary: int) -> Iterator[tuple[Rows | None, Rows | None, int]]:
-    """A slice in pieces of bounded size, cut between instants: which changes nothing (rule U3)."""
+    """Cuts a slice into pieces of bounded size, between instants.  U3: cuts do not change the result."""
     times = [rows.time for rows in (left, right) if rows is not None]
     total = sum(len(t) for t in times)
     if total > 2 * _STEP_ROWS:
@@ -56,7 +56,7 @@ def cut(left: Rows | None, right: Rows | None, boundary: int) -> Iterator[tuple[
 
 
 def portions(probes: list[Probe]) -> list[tuple[int, int]]:
-    """Ranges of positions whose candidates are few enough to be expanded at once."""
+    """Returns ranges of positions with few enough candidates to expand at once."""
     first = min(int(p.new.positions[0]) for p in probes)
     last = max(int(p.new.positions[-1]) for p in probes) + 1
     load = np.zeros(last - first, np.int64)
