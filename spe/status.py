@@ -485,7 +485,7 @@ class ChannelStatus:
       frontier: largest stable boundary.
       held: the client holds tentative tuples that are not undone.
       delay_us: Delay_new of the latest new tuples; null if unknown.
-      delay_max_us: largest delay.
+      delay_max_us: the longest delay.
       gap_max_us: longest time between two arrivals, the present silence included.
       stable_gap_max_us: the same for stable arrivals.
       last_arrival_us: wall time of the latest arrival; null before the first.

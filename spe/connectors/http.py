@@ -174,7 +174,7 @@ HTTP: Final = Http(
         other_crash="a body that is not complete is dropped. A sender that forgot its number asks with GET",
         failures={
             "the answer is lost, and the request comes again": "it has the number of its sender's last one: answered, "
-            "not taken again",
+            "with the same `left_out`, not taken again",
             "a number is missing, or a sender begins anew at 1": "409, with the number that is expected; nothing is "
             "taken",
             "a number comes again with another body": "422; nothing is taken",
