@@ -73,9 +73,9 @@ def judge_recorded(
     premise = Premise(healed=complete, survivors=complete, quiet=False)
     lines = _lines(folder)
     heard = [
-        announced.announcement
+        record.announcement
         for name in directory.clients
-        for announced in read_announced(DiskStorage(folder), announced_folder(client_folder(name)))
+        for record in read_announced(DiskStorage(folder), announced_folder(client_folder(name)))
     ]
     return judge_history(
         recorded_history(plan, directory, folder),
