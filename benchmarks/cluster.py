@@ -10,7 +10,7 @@ import contextlib
 import multiprocessing.connection
 import socket
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
@@ -26,7 +26,8 @@ from replicas.link.signal import Signal
 from replicas.local.supervised_process import die_with_parent
 from replicas.node.process import NodeProcess
 from replicas.producer.feed import Accepted
-from replicas.producer.server import Bystander, Server
+from replicas.producer.server import Server
+from replicas.producer.service import Service, Visitor
 from replicas.source.process import SourceProcess
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
@@ -273,12 +274,13 @@ class _Feed:
         """Nothing is held."""
 
 
-class Feeder(Bystander, Server):
+class Feeder(Server):
     """The service of one stream, and its server: the hello, heartbeats and the subscription are the real ones."""
 
     def __init__(self, env: Env, plan: Plan, directory: Directory, stream: StreamId, *, several: bool = False) -> None:
         keeper = DirectoryKeeper(env, directory, Identity("source", f"source:{stream}", 1))
-        Server.__init__(self, env, plan, keeper, self)
+        service = Service(f"source:{stream}", self._status, {Subscribe: self._opened, Heartbeat: self._beat})
+        super().__init__(env, plan, keeper, service)
         self.stream = stream
         self.schema = plan.sources[stream].schema
         self._feeds = self._segments = _Feed(several)
@@ -287,21 +289,18 @@ class Feeder(Bystander, Server):
         self._segments.segments.append(segment)
         self._segments.signal.wake()
 
-    def subscribe(self, peer: str, message: Subscribe) -> Accepted | NotReady:
+    def _opened(self, visitor: Visitor, message: Subscribe) -> Accepted | NotReady:
         greeting = Subscribed(NodeState.STABLE, False, 0, BEFORE_TIME, BEFORE_TIME, 1, 0, "")
         return Accepted(greeting, self._segments, self.schema, Signal())
 
-    def heartbeat(self, peer: str, message: Heartbeat) -> HeartbeatAnswer:
+    def _beat(self, visitor: Visitor, message: Heartbeat) -> HeartbeatAnswer:
         # Between two segments we are silent for longer than a source ever is.  Announcing more than has arrived would
         # then look like a half-open connection, so we announce nothing.
         status = OutputStatus(self.stream, 0, NodeState.STABLE, False, 0, BEFORE_TIME, BEFORE_TIME, 1, 0.0)
         return HeartbeatAnswer(message.number, 1, [status])
 
-    def status(self) -> SourceStatus:
+    def _status(self) -> SourceStatus:
         return SourceStatus(name=f"source:{self.stream}", incarnation=1, log=None)
-
-    async def inject(self, fault: Mapping[str, Any]) -> str:
-        return "a feeder injects no faults"
 
 
 async def _feeders(env: Env, nursery: trio.Nursery, plan: Plan, directory: Directory, several: bool) -> list[Feeder]:

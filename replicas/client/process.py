@@ -25,7 +25,8 @@ from replicas.connectors.sink import Sink
 from replicas.connectors.sink_registry import Place, open_sink
 from replicas.link.directory import revision_file
 from replicas.link.incarnation import claim
-from replicas.producer.server import Bystander, Injector, Server
+from replicas.producer.server import Injector, Server
+from replicas.producer.service import Service
 from replicas.retention.archiving import OpenArchive, open_archive
 from replicas.retention.holders import segment_bytes
 from spe.connectors import find_sink
@@ -76,7 +77,7 @@ class SwitchWatch:
         self._last[channel] = (producer, now_us)
 
 
-class ClientProcess(Bystander):
+class ClientProcess:
     """Runs one client of the plan.
 
     Raises:
@@ -121,7 +122,6 @@ class ClientProcess(Bystander):
         self.client = Client(env, plan, directory, name, token=token, revision=revision, announced=self._announced)
         #: Announcements to record, with the times of receipt.
         self._to_record: deque[tuple[int, Announcement]] = deque()
-        self.who = self.client.name
         channels = self.client.channels
         schemas = {c: plan.query.schema_of(c.stream) for c in channels}
         self._stats = {c: ChannelStats(c, epoch=(epochs or {}).get(c.stream)) for c in channels}
@@ -194,7 +194,8 @@ class ClientProcess(Bystander):
         """Continues results without a fingerprint, which an earlier version wrote."""
         unlabelled = [str(c) for c in begun if folder.unlabelled(c)]
         if unlabelled:
-            say(f"{self.who}: {folder.name} does not say of which query its {', '.join(unlabelled)} is: continued")
+            channels = ", ".join(unlabelled)
+            say(f"{self.client.name}: {folder.name} does not say of which query its {channels} is: continued")
 
     def _safe(self, channel: Channel) -> int:
         """Returns the id up to which recording and sinks hold every stable tuple, even if the power fails now."""
@@ -224,7 +225,7 @@ class ClientProcess(Bystander):
         origins = {o: store.name for store in self._kept() if (o := store.origin(channel))}
         if len(origins) > 1:
             named = ", ".join(f"{name} ({origin})" for origin, name in origins.items())
-            raise SpeError(f"{self.who}: what is kept of {channel} comes from different source logs: {named}")
+            raise SpeError(f"{self.client.name}: what is kept of {channel} comes from different source logs: {named}")
         return next(iter(origins), "")
 
     async def run(self, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED) -> None:
@@ -240,7 +241,8 @@ class ClientProcess(Bystander):
             async with trio.open_nursery() as nursery:
                 address = ""
                 if self._address is not None:
-                    self.server = server = Server(self._env, self._plan, self.client.keeper, self, self._injector)
+                    service = Service(self.client.name, self.status)
+                    self.server = server = Server(self._env, self._plan, self.client.keeper, service, self._injector)
                     address = await nursery.start(self._env.network.serve, self._address, server.handle)
                 task_status.started(
                     address
@@ -267,7 +269,7 @@ class ClientProcess(Bystander):
             return
         for name, sink in zip(self._sink_names, self._sinks):
             if isinstance(sink, ServerSink):
-                await self._until_room(name, partial(sink.open, self._env, self._queries(), self.who))
+                await self._until_room(name, partial(sink.open, self._env, self._queries(), self.client.name))
         self._goes_on()
 
     async def _take_changes(self) -> None:
@@ -307,7 +309,7 @@ class ClientProcess(Bystander):
           SpeError: the store refused it permanently.
         """
         if name not in self._stores:
-            self._stores[name] = UntilStored(self._env, f"{self.who}: {name}")
+            self._stores[name] = UntilStored(self._env, f"{self.client.name}: {name}")
         await self._stores[name](store)
 
     def _announced(self, news: Sequence[Announcement]) -> None:
@@ -369,8 +371,6 @@ class ClientProcess(Bystander):
         """Takes the bounds of a directory with other nodes or another X, which delays are relative to."""
         for channel, stats in self._stats.items():
             stats.bound_us = delay_bound_us(self._plan, directory, channel.stream)
-
-    # --- answers (replicas.producer.server.Service) ---
 
     def status(self) -> ClientStatus:
         now = self._env.clock.wall_us()

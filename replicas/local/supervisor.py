@@ -17,7 +17,7 @@ from replicas.local.polling import Poller
 from replicas.local.process import Phase
 from replicas.local.rolling import hindrances
 from replicas.local.run_dir import SUPERVISOR, RunDirectory
-from replicas.producer.server import Bystander
+from replicas.producer.service import Service
 from spe.errors import ConfigError
 from spe.plan.directory import Directory
 from spe.status import FaultStatus, SupervisorStatus
@@ -132,8 +132,8 @@ class Restarts:
         return await self._hands.perform(Action(Do.START, node))
 
 
-class SupervisorService(Bystander):
-    """Serves connections to the supervisor (replicas.producer.server.Service).
+class SupervisorService:
+    """Serves connections to the supervisor.
 
     Args:
       begun_us: when the sources began, wall microseconds; None: not yet.
@@ -155,7 +155,10 @@ class SupervisorService(Bystander):
         self._cluster = cluster
         self._restarts = restarts
         self._begun_us = begun_us
-        self.who, self.incarnation = "the supervisor", incarnation
+        self.incarnation = incarnation
+
+    def service(self) -> Service:
+        return Service("the supervisor", self.status)
 
     async def inject(self, fault: Mapping[str, Any]) -> str:
         if fault.get("kind") == ROLL:

@@ -25,7 +25,8 @@ from replicas.node.replica_host import ReplicaHost
 from replicas.node.snapshots import Snapshots
 from replicas.node.work_task import WorkTask
 from replicas.producer.feed import Accepted
-from replicas.producer.server import Injector, NoSource, Server
+from replicas.producer.server import Injector, Server
+from replicas.producer.service import Service, Visitor
 from spe.errors import OperatorFailed, RemoteProtocolError
 from spe.plan.directory import COORDINATOR, Directory
 from spe.plan.plan import Plan
@@ -41,29 +42,21 @@ from spe.wire.messages import (
     Heartbeat,
     HeartbeatAnswer,
     Held,
-    JoinCluster,
-    JoinClusterAnswer,
     Load,
     Message,
-    MoveAnswer,
-    MoveOrder,
     NotReady,
     Order,
-    OrderAnswer,
     OtherLog,
     PartnerAnswer,
     PartnerRequest,
-    SetAnswer,
-    SetOrder,
-    SnapshotRefused,
     SnapshotRequest,
     Subscribe,
     Truncated,
 )
 
 
-class NodeProcess(NoSource):
-    """Runs what the plan places on one node; implements replicas.producer.server.Service.
+class NodeProcess:
+    """Runs what the plan places on one node.
 
     Args:
       env: clock, network, randomness, trace.
@@ -89,7 +82,6 @@ class NodeProcess(NoSource):
         self._env = env
         self._plan = plan
         self._node = node
-        self.who = str(node)
         self._me = Identity("node", node, env.clock.wall_us(), token)
         self._keeper = DirectoryKeeper(env, directory, self._me, revision_file(PurePosixPath("nodes", node), plan))
         #: Of X and waits: ours, and what we pass on (T8).
@@ -106,19 +98,19 @@ class NodeProcess(NoSource):
             other_message=self._other_message,
         )
         self.hosting = Hosting(env, plan, self._keeper, node, upstream)
-        self._snapshots = Snapshots(self.hosting, self._me)
-        self._recovery = RecoveryTask(self.hosting, self._snapshots)
+        self.snapshots = Snapshots(self.hosting, self._me)
+        self._recovery = RecoveryTask(self.hosting, self.snapshots)
         self._work = WorkTask(self.hosting, self._recovery)
-        self._checkpoints = CheckpointTask(self.hosting, self._snapshots)
+        self._checkpoints = CheckpointTask(self.hosting, self.snapshots)
         self._logs = LogTask(self.hosting)
-        self._orders: OrderFollower
+        self.orders: OrderFollower
 
     async def run(self, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED) -> None:
         """Serves until cancelled; ``task_status`` gets the bound address."""
         env, hosting = self._env, self.hosting
         self._me.incarnation = await claim(env, PurePosixPath("nodes", self._node, "incarnation"))
-        self._orders = OrderFollower(hosting, self._keeper, self._run_replica, self._stand_by)
-        self.server = server = Server(env, self._plan, self._keeper, self, self._injector)
+        self.orders = OrderFollower(hosting, self._keeper, self._run_replica, self._stand_by)
+        self.server = server = Server(env, self._plan, self._keeper, self.service(), self._injector)
         async with trio.open_nursery() as nursery:
             hosting.nursery = nursery
             began_with = hosting.directory
@@ -127,9 +119,9 @@ class NodeProcess(NoSource):
             await nursery.start(hosting.upstream.run, self._peers())
             await hosting.open_spill()
             for id in hosting.directory.replicas_on(self._node):
-                self._orders.run(id)
+                self.orders.run(id)
             for id in hosting.directory.standbys_on(self._node):
-                self._orders.stand_by(id)
+                self.orders.stand_by(id)
             self._keeper.on_change(self._redirect)
             if hosting.directory is not began_with:
                 self._redirect(hosting.directory)
@@ -137,11 +129,25 @@ class NodeProcess(NoSource):
             env.trace.event("node_started", node=self._node, address=address)
             task_status.started(address)
 
+    def service(self) -> Service:
+        return Service(
+            self._node,
+            self.status,
+            {
+                Subscribe: self._subscribe,
+                Heartbeat: self._heartbeat,
+                PartnerRequest: self._partner_request,
+                SnapshotRequest: lambda visitor, message: self.snapshots.give(message),
+                Order: lambda visitor, message: self.orders.order(visitor.name, message),
+            },
+            announced=self._announced_since,
+        )
+
     def _redirect(self, directory: Directory) -> None:
         """Another directory counts from here on."""
         self._note_waits(self._announcements.directory)
         self._announcements.directory = directory
-        self._orders.follow_roles()
+        self.orders.follow_roles()
         self.hosting.upstream.redirect(directory, self._peers())
         self._note_waits(directory)
         self.hosting.ticks.wake()  # a deadline may be nearer than it was
@@ -184,9 +190,9 @@ class NodeProcess(NoSource):
         store = hosting.store(standby.id)
         kept = hosting.log(standby.id)
         if partition in hosting.directory.logs:
-            taker = LogTaker(self._env, self._plan, standby, kept, store, self._snapshots.fetch)
+            taker = LogTaker(self._env, self._plan, standby, kept, store, self.snapshots.fetch)
         else:
-            taker = CheckpointTaker(self._env, self._plan, standby, store, kept, self._snapshots.fetch)
+            taker = CheckpointTaker(self._env, self._plan, standby, store, kept, self.snapshots.fetch)
         async with kept.writing:
             await taker.look_on_disk()
             if hosting.standbys.get(partition) is standby:
@@ -201,7 +207,7 @@ class NodeProcess(NoSource):
 
     # --- partners ---
 
-    def partner_request(self, message: PartnerRequest) -> Message:
+    def _partner_request(self, visitor: Visitor, message: PartnerRequest) -> PartnerAnswer:
         host = self._running(message)
         granted = host is not None and host.replica.core.partner_asks(message.asker, self.hosting.now())
         self._env.trace.event("partner_asks", asker=message.asker, number=message.number, granted=granted)
@@ -244,12 +250,13 @@ class NodeProcess(NoSource):
 
     # --- serving ---
 
-    def subscribe(self, peer: str, message: Subscribe) -> Accepted | Truncated | NotReady | OtherLog:
+    def _subscribe(self, visitor: Visitor, message: Subscribe) -> Accepted | Truncated | NotReady | OtherLog:
         channel = Channel(StreamId(message.stream), message.partition)
         host = self.hosting.serving(channel)
         return NotReady(f"{self._node} does not serve {channel}") if host is None else host.subscribe(message)
 
-    def heartbeat(self, peer: str, message: Heartbeat) -> HeartbeatAnswer:
+    def _heartbeat(self, visitor: Visitor, message: Heartbeat) -> HeartbeatAnswer:
+        peer = visitor.name
         now, client, taken = self.hosting.now(), peer.startswith("client:"), False
         for ack in message.acks:
             host = self.hosting.serving(Channel(StreamId(ack.stream), ack.partition))
@@ -270,7 +277,7 @@ class NodeProcess(NoSource):
         guest = self.hosting.directory.is_guest(peer)
         return HeartbeatAnswer(message.number, self._me.incarnation, outputs, held, loads, taken, guest)
 
-    def announced(self, version: int) -> tuple[int, Sequence[Announcement]]:
+    def _announced_since(self, version: int) -> tuple[int, Sequence[Announcement]]:
         self._note_waits(self.hosting.directory)
         self._announcements.heard(self._announced.values())
         return self._announcements.since(version, ANNOUNCEMENTS_MAX)
@@ -306,21 +313,6 @@ class NodeProcess(NoSource):
         if one == before._replace(waited_us=waited_us):
             return one._replace(waited_us=max(waited_us, before.waited_us))
         return one._replace(since_us=max(self._env.clock.wall_us(), since_us + 1))
-
-    async def snapshot(self, message: SnapshotRequest) -> memoryview | SnapshotRefused:
-        return await self._snapshots.give(message)
-
-    def order(self, peer: str, message: Order) -> OrderAnswer:
-        return self._orders.order(peer, message)
-
-    async def move(self, message: MoveOrder) -> MoveAnswer:
-        return MoveAnswer(1, 0, f"{self._node} is not the coordinator, which moves partitions")
-
-    async def set(self, message: SetOrder) -> SetAnswer:
-        return SetAnswer(0, 0, f"{self._node} is not the coordinator, which changes nodes")
-
-    async def join(self, peer: str, message: JoinCluster) -> JoinClusterAnswer:
-        return JoinClusterAnswer(b"", f"{self._node} is not the coordinator, which lets nodes join")
 
     def status(self) -> NodeStatus:
         spill = self.hosting.spill

@@ -25,7 +25,8 @@ from replicas.placement.recovery_order import RecoveryOrder
 from replicas.placement.settings_change import SettingsChange, SettingsRefused
 from replicas.placement.store import CoordinatorStore
 from replicas.planning.load import SAMPLE_US, LoadHistory
-from replicas.producer.server import Bystander, Injector, Server
+from replicas.producer.server import Injector, Server
+from replicas.producer.service import Handler, Service
 from spe.errors import ConfigError, RemoteProtocolError, SpeError
 from spe.plan.directory import COORDINATOR, Directory
 from spe.plan.plan import Plan
@@ -58,7 +59,7 @@ class Superseded(SpeError):
     """A later coordinator has begun; this one must end."""
 
 
-class Coordinator(Bystander):
+class Coordinator:
     """Runs until cancelled, or superseded; answers ``spe status``.
 
     Args:
@@ -68,8 +69,6 @@ class Coordinator(Bystander):
       token: shared secret of the cluster.
       injector: makes faults happen in this process, for experiments.
     """
-
-    who = COORDINATOR
 
     def __init__(
         self,
@@ -125,7 +124,8 @@ class Coordinator(Bystander):
         self.mover = Mover(env, plan, self.directories, store, self._upstream.versions)
         self._keep_chosen(now)
         self.directories.on_change(self._redirect)
-        self._epoch = 0
+        #: 0 before it has begun.
+        self.epoch = 0
         self._number = store.last_number()
         self._open: dict[int, Decision] = {}
         self._superseded: str | None = None
@@ -140,10 +140,16 @@ class Coordinator(Bystander):
           Superseded: a node follows a later coordinator.
           OSError: the epoch cannot be kept, so nobody could be sure whom to follow.
         """
-        self._epoch = self._me.incarnation = self.incarnation = await self._store.begin(self._env.clock.wall_us())
+        self.epoch = self._me.incarnation = await self._store.begin(self._env.clock.wall_us())
         await self.directories.begin()
-        self.server = server = Server(self._env, self._plan, self.directories, self, self._injector)
-        self._env.trace.event("coordinator_began", epoch=self._epoch)
+        handlers: dict[type[Message], Handler] = {
+            MoveOrder: lambda visitor, message: self.move(message),
+            SetOrder: lambda visitor, message: self.set(message),
+            JoinCluster: lambda visitor, message: self.join(visitor.name, message),
+        }
+        service = Service(COORDINATOR, self.status, handlers)
+        self.server = server = Server(self._env, self._plan, self.directories, service, self._injector)
+        self._env.trace.event("coordinator_began", epoch=self.epoch)
         async with trio.open_nursery() as nursery:
             at = self.directories.current.coordinator.address
             address = await nursery.start(self._env.network.serve, at, server.handle)
@@ -191,7 +197,7 @@ class Coordinator(Bystander):
 
         while self._superseded is None:
             await self._env.clock.sleep(self._plan.timing.heartbeat_us / 1e6)
-            if self.directories.later > self._epoch:
+            if self.directories.later > self.epoch:
                 self._supersede(self.directories.later, "somebody has the directory of")
             self.coordination.bring(moves.wanted(), moves.restoring(), moves.leaving())
             version = self.directories.version
@@ -330,7 +336,7 @@ class Coordinator(Bystander):
             self.recovery.ordered(replica)
         self._env.trace.event("ordered", verb=decision.verb, replica=str(replica), number=self._number)
         self._upstream.tell(
-            replica.node, Order(self._epoch, self._number, decision.verb, replica.unit, replica.partition)
+            replica.node, Order(self.epoch, self._number, decision.verb, replica.unit, replica.partition)
         )
 
     def _heard(self, peer: str, answer: HeartbeatAnswer) -> None:
@@ -361,7 +367,7 @@ class Coordinator(Bystander):
         if not isinstance(message, OrderAnswer):
             raise RemoteProtocolError(f"unexpected {type(message).__name__} for a coordinator")
         decision = self._open.pop(message.number, None)
-        if message.epoch > self._epoch:
+        if message.epoch > self.epoch:
             self._supersede(message.epoch, f"{peer} follows")
         if decision is None:
             return
@@ -371,7 +377,7 @@ class Coordinator(Bystander):
             self.recovery.refused(decision.replica)
         self._store.ordered(
             message.number,
-            self._epoch,
+            self.epoch,
             self._env.clock.wall_us(),
             decision.verb,
             str(decision.replica),
@@ -381,7 +387,7 @@ class Coordinator(Bystander):
 
     def _supersede(self, epoch: int, who: str) -> None:
         self._later = max(self._later, epoch)
-        self._superseded = f"{who} a coordinator that began later (epoch {epoch}, ours {self._epoch})"
+        self._superseded = f"{who} a coordinator that began later (epoch {epoch}, ours {self.epoch})"
 
     async def move(self, message: MoveOrder) -> MoveAnswer:
         """What somebody wants moved, or who is to leave."""
@@ -423,13 +429,11 @@ class Coordinator(Bystander):
         self._env.trace.event("joined", node=node.id, address=node.address)
         return JoinClusterAnswer(self.directories.revision.encode(), "")
 
-    # --- answering for ourselves (replicas.producer.server.Service) ---
-
     def status(self) -> CoordinatorStatus:
         nodes = self.directories.current.nodes
         return CoordinatorStatus(
             name=COORDINATOR,
-            incarnation=self._epoch,
+            incarnation=self.epoch,
             partitions=tuple(self.coordination.status()),
             activation=self.activation.status(),
             loads=tuple(self._loads.status(self._env.clock.monotonic_us())),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple, TypeVar
 
 import trio
 
@@ -13,6 +13,7 @@ from replicas.link.directory import DirectoryExchange, DirectoryKeeper
 from replicas.link.rights import check_right, no_host, wrong_claim
 from replicas.producer.connection_limits import Reception
 from replicas.producer.feed import Accepted, Feeds
+from replicas.producer.service import REFUSALS, Handler, Service, Visitor
 from spe.errors import LinkBroken, LinkClosed, LogError, RemoteProtocolError
 from spe.plan.directory import Version
 from spe.plan.plan import Plan
@@ -26,36 +27,23 @@ from spe.wire.messages import (
     ANNOUNCEMENTS_MAX,
     SNAPSHOT_PART_BYTES,
     Announced,
-    Announcement,
     CommitPushed,
     DirectoryAnswer,
     DirectoryRequest,
-    DropParts,
     EndPushed,
     Heartbeat,
-    HeartbeatAnswer,
     Hello,
     Inject,
     InjectAnswer,
-    JoinCluster,
-    JoinClusterAnswer,
     Message,
-    MoveAnswer,
-    MoveOrder,
     NotReady,
-    Order,
     OrderAnswer,
     OtherLog,
     PartnerAnswer,
     PartnerRequest,
-    PartStaged,
-    PushCommitted,
-    PushEnded,
     PushWaits,
     Refused,
-    SetAnswer,
     SetMode,
-    SetOrder,
     SnapshotPart,
     SnapshotRefused,
     SnapshotRequest,
@@ -63,12 +51,11 @@ from spe.wire.messages import (
     Status,
     StatusRequest,
     Subscribe,
-    Truncated,
     Welcome,
 )
 
-#: Makes a fault happen in this process, for experiments; returns "" or why not.
 T = TypeVar("T")
+#: Makes a fault happen in this process, for experiments; returns why it does not; "": it happens.
 Injector = Callable[[Mapping[str, Any]], Awaitable[str]]
 
 #: Consumers that have read another log: the status lists at most so many.
@@ -90,127 +77,24 @@ _UNREAD: Final = f"the peer does not read what it asked for within {ANSWER_SECON
 
 
 class _Told(NamedTuple):
-    """What a peer was told of X and waits: up to which version, and when; None: there is more to tell at once."""
+    """The announcements that a peer has: up to which version, and when; None: there are more to send at once."""
 
     version: int
     at_us: int | None
 
 
-class Service(Protocol):
-    """What a process does for those who connect."""
+@dataclass(slots=True)
+class _Visit:
+    """One conversation."""
 
-    def subscribe(self, peer: str, message: Subscribe) -> Accepted | Truncated | NotReady | OtherLog: ...
-
-    def heartbeat(self, peer: str, message: Heartbeat) -> HeartbeatAnswer: ...
-
-    def announced(self, version: int) -> tuple[int, Sequence[Announcement]]:
-        """What is to be said of X and waits that is newer than a version, and the version of that (T8)."""
-        ...
-
-    def partner_request(self, message: PartnerRequest) -> Message: ...
-
-    async def snapshot(self, message: SnapshotRequest) -> memoryview | SnapshotRefused: ...
-
-    def order(self, peer: str, message: Order) -> OrderAnswer: ...
-
-    async def move(self, message: MoveOrder) -> MoveAnswer: ...
-
-    async def set(self, message: SetOrder) -> SetAnswer: ...
-
-    async def join(self, peer: str, message: JoinCluster) -> JoinClusterAnswer: ...
-
-    async def stage(self, attempt: object, peer: str, message: StagePart) -> PartStaged | None:
-        """Takes a piece of a part; the last one is answered.
-
-        Args:
-          attempt: the connection: pieces of two never make one part.
-        """
-        ...
-
-    def hung_up(self, attempt: object) -> None:
-        """No more pieces come on a connection."""
-        ...
-
-    async def commit_pushed(self, peer: str, message: CommitPushed) -> PushCommitted: ...
-
-    async def end_pushed(self, peer: str) -> PushEnded: ...
-
-    def push_waits(self) -> str:
-        """What an answer to these three waits for."""
-        ...
-
-    def drop_parts(self, peer: str, message: DropParts) -> None: ...
-
-    def status(self) -> ProcessStatus: ...
-
-
-class NoSource:
-    """The part of a :class:`Service` that only sources have: rows that are pushed are refused.
-
-    Attributes:
-      who: as refusals call us.
-    """
-
-    who = "this process"
-
-    async def stage(self, attempt: object, peer: str, message: StagePart) -> PartStaged | None:
-        return PartStaged(message.part, f"{self.who} takes no pushed rows")
-
-    def hung_up(self, attempt: object) -> None:
-        """There were none."""
-
-    async def commit_pushed(self, peer: str, message: CommitPushed) -> PushCommitted:
-        return PushCommitted(message.batch, f"{self.who} takes no pushed rows")
-
-    async def end_pushed(self, peer: str) -> PushEnded:
-        return PushEnded(0, (), f"{self.who} takes no pushed rows")
-
-    def push_waits(self) -> str:
-        return ""
-
-    def drop_parts(self, peer: str, message: DropParts) -> None:
-        """There are none."""
-
-
-class Bystander(NoSource):
-    """The part of a :class:`Service` that is the same wherever no partition runs: everything is refused.
-
-    Attributes:
-      incarnation: in answers to heartbeats.
-    """
-
-    incarnation = 0
-
-    def subscribe(self, peer: str, message: Subscribe) -> Accepted | Truncated | NotReady | OtherLog:
-        return NotReady(f"{self.who} serves no streams")
-
-    def heartbeat(self, peer: str, message: Heartbeat) -> HeartbeatAnswer:
-        return HeartbeatAnswer(message.number, self.incarnation, [])
-
-    def announced(self, version: int) -> tuple[int, Sequence[Announcement]]:
-        return version, ()
-
-    def partner_request(self, message: PartnerRequest) -> Message:
-        return PartnerAnswer(message.unit, message.partition, message.number, False)
-
-    async def snapshot(self, message: SnapshotRequest) -> memoryview | SnapshotRefused:
-        return SnapshotRefused(f"{self.who} runs no partition")
-
-    def order(self, peer: str, message: Order) -> OrderAnswer:
-        return OrderAnswer(message.number, 0, f"{self.who} runs no partition")
-
-    async def move(self, message: MoveOrder) -> MoveAnswer:
-        return MoveAnswer(1, 0, f"{self.who} is not the coordinator, which moves partitions")
-
-    async def set(self, message: SetOrder) -> SetAnswer:
-        return SetAnswer(0, 0, f"{self.who} is not the coordinator, which changes nodes")
-
-    async def join(self, peer: str, message: JoinCluster) -> JoinClusterAnswer:
-        return JoinClusterAnswer(b"", f"{self.who} is not the coordinator, which lets nodes join")
+    hello: Hello
+    by: Visitor
+    exchange: DirectoryExchange
+    told: _Told
 
 
 class Server:
-    """Accepts connections for a :class:`Service`.
+    """Accepts connections, and hands each message to its handler.
 
     Args:
       keeper: our name and incarnation, the token that every peer must bring, and the directory that counts.
@@ -231,6 +115,20 @@ class Server:
         self._me = keeper.me
         self._service = service
         self._injector = injector
+        #: Messages that take more than a handler's answer.
+        self._table: Mapping[type[Message], Callable[[_Visit, Any], Awaitable[None]]] = {
+            Subscribe: self._subscription,
+            Heartbeat: self._heartbeat,
+            DirectoryRequest: self._directory_request,
+            DirectoryAnswer: self._directory_answer,
+            PartnerRequest: self._partner_request,
+            SnapshotRequest: self._snapshot,
+            StagePart: self._push,
+            CommitPushed: self._push,
+            EndPushed: self._push,
+            StatusRequest: self._status_request,
+            Inject: self._inject,
+        }
         self._feeds = Feeds(env.clock, plan.limits.frame_bytes)
         self._reception = Reception(plan, keeper.current, keeper.me)
         keeper.on_change(self._reception.redirect)
@@ -303,68 +201,98 @@ class Server:
             self._complaints.event("sent_away", peer=hello.name, why="too many connections of this peer")
 
     async def _converse(self, connection: Connection, hello: Hello) -> None:
-        service, peer = self._service, hello.name
-        told = _Told(0, None)
-        # A client is not asked: what it says is not for others.
+        # A client is not asked for its directory: it passes none on.
         theirs, asks = Version(hello.epoch, hello.number), hello.role in ("node", "coordinator")
         exchange = DirectoryExchange(self._keeper, theirs, asks=asks)
+        visit = _Visit(hello, Visitor(hello.name, connection), exchange, _Told(0, None))
         while True:
             message = await _next(connection, hello)
-            check_right(self._keeper.current, hello.role, peer, message)
+            check_right(self._keeper.current, hello.role, hello.name, message)
+            await self._table.get(type(message), self._reply)(visit, message)
             if isinstance(message, Subscribe):
-                await self._subscription(connection, peer, message)
                 return
-            if isinstance(message, Heartbeat):
-                await _answer(connection, service.heartbeat(peer, message))
-                if hello.role == "coordinator" and (over := self._keeper.over(hello.incarnation)):
-                    await _answer(connection, OrderAnswer(0, self._keeper.epoch, over))  # it ends by that
-                if hello.role in _CONSUMERS:
-                    told = await self._announce(connection, told)
-                if (request := exchange.due(self._env.clock.monotonic_us())) is not None:
-                    await _answer(connection, request)
-            elif isinstance(message, DirectoryRequest):
-                if (newer := exchange.requested(message)) is not None:
-                    await _answer(connection, newer)
-            elif isinstance(message, DirectoryAnswer):
-                self._keeper.received(message)
-            elif isinstance(message, PartnerRequest):
-                await _answer(connection, self._as_partner(peer, message))
-            elif isinstance(message, SnapshotRequest):
-                await self._snapshot(connection, peer, message)
-            elif isinstance(message, Order):
-                await _answer(connection, service.order(peer, message))
-            elif isinstance(message, MoveOrder):
-                await _answer(connection, await service.move(message))
-            elif isinstance(message, SetOrder):
-                await _answer(connection, await service.set(message))
-            elif isinstance(message, JoinCluster):
-                await _answer(connection, await service.join(peer, message))
-            elif isinstance(message, StagePart):
-                taken = service.stage(connection, peer, message)
-                if (staged := await self._waited_for(connection, taken)) is not None:
-                    await _answer(connection, staged)
-            elif isinstance(message, CommitPushed):
-                committed = service.commit_pushed(peer, message)
-                await _answer(connection, await self._waited_for(connection, committed))
-            elif isinstance(message, DropParts):
-                service.drop_parts(peer, message)
-            elif isinstance(message, EndPushed):
-                await _answer(connection, await self._waited_for(connection, service.end_pushed(peer)))
-            elif isinstance(message, StatusRequest):
-                await _answer(connection, Status(self.status()))
-            elif isinstance(message, Inject):
-                inject = self._injector
-                error = "this process injects no faults" if inject is None else await inject(message.fault)
-                await _answer(connection, InjectAnswer(not error, error))
-            else:
-                raise RemoteProtocolError(f"unexpected {type(message).__name__}")
 
-    async def _waited_for(self, connection: Connection, answer: Awaitable[T]) -> T:
-        """An answer to a writer, who is told what it waits for, so that it does not take us for dead."""
+    def _handler(self, message: Message) -> Handler:
+        kind = type(message)
+        if (handler := self._service.handlers.get(kind)) is not None:
+            return handler
+        if (refusal := REFUSALS.get(kind)) is None:
+            raise RemoteProtocolError(f"unexpected {kind.__name__}")
+        return lambda visitor, message: refusal(self._service.name, message)
+
+    async def _reply(self, visit: _Visit, message: Message) -> None:
+        """Sends the answer of the message's handler."""
+        reply = self._handler(message)(visit.by, message)
+        if isinstance(reply, Awaitable):
+            reply = await reply
+        if reply is not None:
+            assert isinstance(reply, Message), "a control message is answered by one"
+            await _answer(visit.by.connection, reply)
+
+    async def _heartbeat(self, visit: _Visit, message: Heartbeat) -> None:
+        hello, connection = visit.hello, visit.by.connection
+        await self._reply(visit, message)
+        if hello.role == "coordinator" and (over := self._keeper.over(hello.incarnation)):
+            await _answer(connection, OrderAnswer(0, self._keeper.epoch, over))  # it ends by that
+        if hello.role in _CONSUMERS:
+            await self._announce(visit)
+        if (request := visit.exchange.due(self._env.clock.monotonic_us())) is not None:
+            await _answer(connection, request)
+
+    async def _directory_request(self, visit: _Visit, message: DirectoryRequest) -> None:
+        if (newer := visit.exchange.requested(message)) is not None:
+            await _answer(visit.by.connection, newer)
+
+    async def _directory_answer(self, visit: _Visit, message: DirectoryAnswer) -> None:
+        self._keeper.received(message)
+
+    async def _partner_request(self, visit: _Visit, message: PartnerRequest) -> None:
+        if no_host(self._keeper.current, message.unit, message.partition, visit.by.name):
+            refusal = PartnerAnswer(message.unit, message.partition, message.number, False)
+            await _answer(visit.by.connection, refusal)
+        else:
+            await self._reply(visit, message)
+
+    async def _status_request(self, visit: _Visit, message: StatusRequest) -> None:
+        await _answer(visit.by.connection, Status(self.status()))
+
+    async def _inject(self, visit: _Visit, message: Inject) -> None:
+        inject = self._injector
+        error = "this process injects no faults" if inject is None else await inject(message.fault)
+        await _answer(visit.by.connection, InjectAnswer(not error, error))
+
+    async def _push(self, visit: _Visit, message: Message) -> None:
+        """Answers a writer, who hears meanwhile what the answer waits for, so that it does not take us for dead."""
+        reply = self._handler(message)(visit.by, message)
+        if isinstance(reply, Awaitable):
+            waits = self._service.waits
+            reply = await self._in_touch(visit.by.connection, reply, WRITER_TOLD_S, lambda: PushWaits(waits()))
+        if reply is not None:
+            assert isinstance(reply, Message), "W1: a writer gets an answer"
+            await _answer(visit.by.connection, reply)
+
+    async def _in_touch(
+        self, connection: Connection, answer: Awaitable[T], period_s: float, sign: Callable[[], Message]
+    ) -> T:
+        """An answer; until it is there, a sign is sent in each period.
+
+        Raises:
+          LinkBroken: the peer does not read the signs; the answer has been waited for all the same.
+        """
         failed: Exception | None = None
         unread: list[LinkBroken] = []
+
+        async def send_signs() -> None:
+            try:
+                while True:
+                    await self._env.clock.sleep(period_s)
+                    with trio.CancelScope(shield=True):  # half a message would be the end of the connection
+                        await _answer(connection, sign())
+            except LinkBroken as error:
+                unread.append(error)
+
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._tell_waits, connection, unread)
+            nursery.start_soon(send_signs)
             try:
                 found = await answer
             except Exception as error:
@@ -372,19 +300,9 @@ class Server:
             nursery.cancel_scope.cancel()
         if failed is not None:
             raise failed
-        if unread:  # no answer may follow: a part of what the writer was told may be on its way
+        if unread:  # no answer may follow: a part of a sign may be on its way
             raise unread[0]
         return found
-
-    async def _tell_waits(self, connection: Connection, unread: list[LinkBroken]) -> None:
-        """Never ends, but where the writer is gone, or does not read."""
-        try:
-            while True:
-                await self._env.clock.sleep(WRITER_TOLD_S)
-                with trio.CancelScope(shield=True):  # half a message would be the end of the connection
-                    await _answer(connection, PushWaits(self._service.push_waits()))
-        except LinkBroken as error:
-            unread.append(error)
 
     def status(self) -> ProcessStatus:
         """What the process says of itself, and who is connected to it."""
@@ -403,64 +321,40 @@ class Server:
             certificate=network.certificate() if isinstance(network, TlsNetwork) else None,
         )
 
-    async def _announce(self, connection: Connection, told: _Told) -> _Told:
-        """Says what is new of X and waits, behind the answer to a heartbeat; waits change often, so not behind each."""
+    async def _announce(self, visit: _Visit) -> None:
+        """Sends new announcements behind the answer to a heartbeat; waits change often, so not behind each."""
         now = self._env.clock.monotonic_us()
-        if told.at_us is not None and now - told.at_us < ANNOUNCE_US:
-            return told
-        version, items = self._service.announced(told.version)
+        if visit.told.at_us is not None and now - visit.told.at_us < ANNOUNCE_US:
+            return
+        version, items = self._service.announced(visit.told.version)
         if items:
-            await _answer(connection, Announced(items))
-        return _Told(version, None if len(items) >= ANNOUNCEMENTS_MAX else now)
+            await _answer(visit.by.connection, Announced(items))
+        visit.told = _Told(version, None if len(items) >= ANNOUNCEMENTS_MAX else now)
 
-    def _as_partner(self, peer: str, message: PartnerRequest) -> Message:
-        if no_host(self._keeper.current, message.unit, message.partition, peer):
-            return PartnerAnswer(message.unit, message.partition, message.number, False)
-        return self._service.partner_request(message)
-
-    async def _snapshot(self, connection: Connection, peer: str, message: SnapshotRequest) -> None:
-        if why := no_host(self._keeper.current, message.unit, message.partition, peer):
+    async def _snapshot(self, visit: _Visit, message: SnapshotRequest) -> None:
+        connection = visit.by.connection
+        if why := no_host(self._keeper.current, message.unit, message.partition, visit.by.name):
             await _answer(connection, SnapshotRefused(why))
             return
-        data = await self._made(connection, message)
+        data = self._handler(message)(visit.by, message)
+        if isinstance(data, Awaitable):  # empty parts say that we are at work on it
+            period_s = max(message.period_us, self._plan.timing.tick_us) / 1e6
+            data = await self._in_touch(connection, data, period_s, lambda: SnapshotPart(0, False, b""))
         if isinstance(data, SnapshotRefused):
             await _answer(connection, data)
             return
+        assert isinstance(data, memoryview), "A3: a snapshot is bytes, or refused"
         last = (len(data) - 1) // SNAPSHOT_PART_BYTES if data else 0
         for index in range(last + 1):
             part = data[index * SNAPSHOT_PART_BYTES : (index + 1) * SNAPSHOT_PART_BYTES]
             await _answer(connection, SnapshotPart(index, index == last, bytes(part)))
 
-    async def _made(self, connection: Connection, message: SnapshotRequest) -> memoryview | SnapshotRefused:
-        """The snapshot.  While it is made, empty parts say that we are at work on it."""
-        period_s = max(message.period_us, self._plan.timing.tick_us) / 1e6
-        done = trio.Event()
-        unread: list[LinkBroken] = []
-
-        async def say_so() -> None:
-            while True:
-                with trio.move_on_after(period_s):
-                    await done.wait()
-                    return
-                try:
-                    await _answer(connection, SnapshotPart(0, False, b""))
-                except LinkBroken as error:
-                    unread.append(error)
-                    nursery.cancel_scope.cancel()
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(say_so)
-            data = await self._service.snapshot(message)
-            done.set()
-        if unread:
-            raise unread[0]
-        return data
-
-    async def _subscription(self, connection: Connection, peer: str, message: Subscribe) -> None:
-        opened = self._service.subscribe(peer, message)
+    async def _subscription(self, visit: _Visit, message: Subscribe) -> None:
+        connection, opened = visit.by.connection, self._handler(message)(visit.by, message)
         if isinstance(opened, OtherLog):
             self._note_other_log(message.consumer, opened.reason)
         if not isinstance(opened, Accepted):
+            assert isinstance(opened, Message), "F1: a subscription is opened, or refused"
             await _answer(connection, opened)
             return
         await connection.send(opened.greeting)

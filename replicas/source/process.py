@@ -19,7 +19,8 @@ from replicas.link.directory import DirectoryKeeper, revision_file
 from replicas.link.signal import Signal
 from replicas.producer.feed import Accepted
 from replicas.producer.log_entry import Substream
-from replicas.producer.server import Bystander, Injector, Server
+from replicas.producer.server import Injector, Server
+from replicas.producer.service import Handler, Service, Visitor
 from replicas.producer.subscription import Overtaken
 from replicas.producer.substream import substream
 from replicas.retention.archiving import OpenArchive, open_archive
@@ -44,15 +45,14 @@ from spe.stream.times import BEFORE_TIME
 from spe.wire.messages import (
     CommitPushed,
     DropParts,
+    EndPushed,
     Heartbeat,
     HeartbeatAnswer,
+    Message,
     Mode,
     NotReady,
     OtherLog,
     OutputStatus,
-    PartStaged,
-    PushCommitted,
-    PushEnded,
     StagePart,
     StateChange,
     Subscribe,
@@ -115,7 +115,7 @@ class SourceSubscription:
         """Does nothing: a subscription to a source holds nothing."""
 
 
-class SourceProcess(Bystander):
+class SourceProcess:
     """Serves one source.
 
     Args:
@@ -154,7 +154,6 @@ class SourceProcess(Bystander):
         self._injector = injector
         self._reader = reader
         self._me = Identity("source", f"source:{stream}", env.clock.wall_us(), token)
-        self.who = self._me.name
         folder = source_folder(stream) if folder is None else folder
         self._archives = archives
         self._retention: SourceRetention | None = None
@@ -189,7 +188,7 @@ class SourceProcess(Bystander):
             self._add_sink(LateRows(self._source, proxy), proxy)
         if self._source.rejected is not None:
             self._add_sink(RejectedInputs(self._source, proxy), proxy)
-        self.server = server = Server(self._env, self._plan, self._keeper, self, self._injector)
+        self.server = server = Server(self._env, self._plan, self._keeper, self.service(), self._injector)
         try:
             async with trio.open_nursery() as nursery:
                 self._keeper.nursery = nursery
@@ -209,6 +208,28 @@ class SourceProcess(Bystander):
                     )
         finally:
             proxy.close()
+
+    def service(self) -> Service:
+        name = self._me.name
+        handlers: dict[type[Message], Handler] = {
+            Subscribe: lambda visitor, message: self.subscribe(message),
+            Heartbeat: self._heartbeat,
+        }
+        if (intake := self._intake) is None:
+            return Service(name, self.status, handlers)
+        handlers |= {
+            StagePart: lambda writer, message: intake.stage(writer.connection, writer.name, message),
+            CommitPushed: lambda writer, message: intake.commit(writer.name, message),
+            EndPushed: lambda writer, message: intake.end(writer.name),
+            DropParts: lambda writer, message: intake.drop(writer.name, message),
+        }
+        return Service(name, self.status, handlers, hung_up=intake.hung_up, waits=self._waits)
+
+    def _waits(self) -> str:
+        proxy, intake = self._proxy, self._intake
+        assert proxy is not None, "S1: a source is served when its log is open"
+        assert intake is not None, "W1: only a source with writers is pushed to"
+        return proxy.disk_full or intake.waits()
 
     def _add_sink(self, rows: RowsInLog, proxy: SourceProxy) -> None:
         """Opens a sink.  Raises SpeError: it cannot be opened, or another process writes it."""
@@ -256,7 +277,7 @@ class SourceProcess(Bystander):
             history(Sent(self._env.clock.monotonic_us(), channel, proxy.last_id, high, proxy.frontier))
         self._signal.wake()
 
-    def subscribe(self, peer: str, message: Subscribe) -> Accepted | Truncated | NotReady | OtherLog:
+    def subscribe(self, message: Subscribe) -> Accepted | Truncated | NotReady | OtherLog:
         proxy = self._proxy
         if proxy is None or message.stream != self._source.stream or message.partition:
             return NotReady(f"{self._me.name} serves {self._source.stream}/0")
@@ -307,8 +328,8 @@ class SourceProcess(Bystander):
             )
         return ""
 
-    def heartbeat(self, peer: str, message: Heartbeat) -> HeartbeatAnswer:
-        proxy = self._proxy
+    def _heartbeat(self, visitor: Visitor, message: Heartbeat) -> HeartbeatAnswer:
+        peer, proxy = visitor.name, self._proxy
         outputs, guest = [], self._keeper.current.is_guest(peer)
         for ack in message.acks:
             if ack.stream != self._source.stream:
@@ -333,31 +354,6 @@ class SourceProcess(Bystander):
                 )
             )
         return HeartbeatAnswer(message.number, self._me.incarnation, outputs, guest=guest)
-
-    async def stage(self, attempt: object, peer: str, message: StagePart) -> PartStaged | None:
-        intake = self._intake
-        taken = super().stage(attempt, peer, message) if intake is None else intake.stage(attempt, peer, message)
-        return await taken
-
-    def hung_up(self, attempt: object) -> None:
-        if self._intake is not None:
-            self._intake.hung_up(attempt)
-
-    async def commit_pushed(self, peer: str, message: CommitPushed) -> PushCommitted:
-        intake = self._intake
-        return await super().commit_pushed(peer, message) if intake is None else await intake.commit(peer, message)
-
-    async def end_pushed(self, peer: str) -> PushEnded:
-        return await (super().end_pushed(peer) if self._intake is None else self._intake.end(peer))
-
-    def push_waits(self) -> str:
-        proxy, intake = self._proxy, self._intake
-        full = "" if proxy is None else proxy.disk_full
-        return full or ("" if intake is None else intake.waits())
-
-    def drop_parts(self, peer: str, message: DropParts) -> None:
-        if self._intake is not None:
-            self._intake.drop(peer, message)
 
     def status(self) -> SourceStatus:
         proxy, name, incarnation = self._proxy, self._me.name, self._me.incarnation

@@ -141,7 +141,7 @@ def helper_leaves_those_that_are_behind(original: Any, self: Any, id: Any, one: 
 edited(
     "an-older-coordinator-is-not-told",
     "two coordinators run on, and nobody takes the directories of the earlier one (H6)",
-    Edit(Server, "_converse", "(over := self._keeper.over(hello.incarnation))", "(over := '')"),
+    Edit(Server, "_heartbeat", "(over := self._keeper.over(hello.incarnation))", "(over := '')"),
 )
 edited(
     "a-hello-is-no-epoch-for-orders",

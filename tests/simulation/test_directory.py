@@ -247,7 +247,7 @@ class Changes:
         partition = self._random.choice([FIRST, SECOND])
         node = NodeId(f"n{partition.unit[1]}{self._random.choice('abc')}")
         role = self._random.choice([Role.ACTIVE, Role.ACTIVE, Role.STANDBY, None])
-        if coordinator is None or COORDINATOR in self._down or not coordinator.incarnation:
+        if coordinator is None or COORDINATOR in self._down or not coordinator.epoch:
             return
         if role is Role.ACTIVE or self._replaceable(partition, node):
             await coordinator.directories.publish(lambda d: d.with_role(partition, node, role))

@@ -196,10 +196,10 @@ async def test_a_log_shorter_than_the_consumers_position_is_refused(jump_clock: 
         proxy = process._proxy
         assert proxy is not None
         asked = Subscribe("a", 0, "u1/0@n1a", "main", 10**9, 0, False, 0, 0, 1, proxy.identity)
-        refused = process.subscribe("n1a", asked)
+        refused = process.subscribe(asked)
         assert isinstance(refused, OtherLog)
         assert "is an older copy" in refused.reason
-        assert isinstance(process.subscribe("n1a", replace(asked, position=0)), Accepted)
+        assert isinstance(process.subscribe(replace(asked, position=0)), Accepted)
         nursery.cancel_scope.cancel()
 
 

@@ -66,15 +66,15 @@ async def test_an_order_that_cannot_be_followed_is_refused(
         first, second = cluster.nodes["n1a"], cluster.nodes["n1b"]
         monkeypatch.setattr(NeedsAFile, "lacking", True)
         for number in (1, 2):
-            refused = second.order(COORDINATOR, Order(1 << 60, number, "install", "u1", 0)).error
+            refused = second.orders.order(COORDINATOR, Order(1 << 60, number, "install", "u1", 0)).error
             assert refused == "operator 's1' raised on being made: QueryError: " + WHY
-        assert first.order(COORDINATOR, Order(1 << 60, 3, "replay", "u1", 0)).error.endswith(WHY)
+        assert first.orders.order(COORDINATOR, Order(1 << 60, 3, "replay", "u1", 0)).error.endswith(WHY)
         assert runs(cluster, "u1/0@n1a")
         taken = second.status().standbys[0].checkpoints
         await trio.sleep(3)
         assert second.status().standbys[0].checkpoints > taken
         monkeypatch.setattr(NeedsAFile, "lacking", False)
-        assert second.order(COORDINATOR, Order(1 << 60, 4, "install", "u1", 0)).error == ""
+        assert second.orders.order(COORDINATOR, Order(1 << 60, 4, "install", "u1", 0)).error == ""
         await trio.sleep(3)
         assert runs(cluster, "u1/0@n1b")
 
@@ -112,14 +112,14 @@ def test_a_retired_replica_gives_no_incomplete_snapshot() -> None:
         assert spill.written > 2
 
         async def ask() -> None:
-            answers.append(await maker.snapshot(SnapshotRequest("u1", 0, SECOND)))
+            answers.append(await maker.snapshots.give(SnapshotRequest("u1", 0, SECOND)))
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(ask)
             await trio.sleep(0.03)
             assert cluster.coordinator is not None
-            epoch = cluster.coordinator.incarnation
-            assert maker.order(COORDINATOR, Order(epoch, 1, "replay", "u1", 0)).error == ""
+            epoch = cluster.coordinator.epoch
+            assert maker.orders.order(COORDINATOR, Order(epoch, 1, "replay", "u1", 0)).error == ""
         cluster.heal()
 
     play(plan, directory, script, turn_us=20_000)
@@ -225,7 +225,7 @@ def test_an_older_coordinator_is_refused_and_ends() -> None:
     async def script(cluster: FaultyCluster) -> None:
         await trio.sleep(2)
         later = cluster.env("n1b").clock.wall_us() + 3 * SECOND
-        cluster.nodes["n1b"].order(COORDINATOR, Order(later, 1, "retire", "u1", 0))
+        cluster.nodes["n1b"].orders.order(COORDINATOR, Order(later, 1, "retire", "u1", 0))
         cluster.kill("n1a")
         await trio.sleep(4)
         assert gone(cluster, "u1/0@n1b"), "it follows no older one"
@@ -411,18 +411,20 @@ def test_processes_follow_no_older_coordinator(host: str) -> None:
     async def script(cluster: FaultyCluster) -> None:
         await trio.sleep(2)
         assert cluster.coordinator is not None
-        ours = cluster.coordinator.incarnation
+        ours = cluster.coordinator.epoch
         later = Identity("coordinator", COORDINATOR, ours + 3 * SECOND)
         connection, _ = await dial(cluster.env("elsewhere"), plan, later, host, directory.addresses()[host])
         await connection.aclose()
         await seen(cluster, "coordinator ended:")
         node = cluster.nodes["n1b"]
         if host == "n1b":
-            assert node.order(COORDINATOR, Order(ours, 1, "install", "u1", 0)).error.startswith(f"epoch {ours} is over")
+            assert node.orders.order(COORDINATOR, Order(ours, 1, "install", "u1", 0)).error.startswith(
+                f"epoch {ours} is over"
+            )
             cluster.kill(host, power=True)
             cluster.restart(host)
             await until(lambda: (new := cluster.nodes.get(node.hosting.node)) is not None and new.server is not None)
-            refused = cluster.nodes["n1b"].order(COORDINATOR, Order(ours, 2, "install", "u1", 0))
+            refused = cluster.nodes["n1b"].orders.order(COORDINATOR, Order(ours, 2, "install", "u1", 0))
             assert refused.epoch == later.incarnation
             assert refused.error.startswith(f"epoch {ours} is over")
         cluster.restart(COORDINATOR)
@@ -515,7 +517,7 @@ def test_a_new_coordinator_begins_above_all_known_epochs() -> None:
     async def script(cluster: FaultyCluster) -> None:
         await trio.sleep(2)
         later = cluster.env("n1b").clock.wall_us() + 10**15  # thirty years
-        cluster.nodes["n1b"].order(COORDINATOR, Order(later, 1, "retire", "u1", 0))
+        cluster.nodes["n1b"].orders.order(COORDINATOR, Order(later, 1, "retire", "u1", 0))
         cluster.kill("n1a")
         await seen(cluster, "coordinator ended:")
         cluster.restart(COORDINATOR)

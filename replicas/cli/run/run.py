@@ -407,7 +407,7 @@ class Supervisor:
         """Serves ``spe inject``, ``spe restart`` and ``spe top``."""
         job, env = self._job, self._env
         me = Identity("control", SUPERVISOR, service.incarnation, job.token)
-        server = Server(env, job.plan, DirectoryKeeper(env, job.directory, me), service, service.inject)
+        server = Server(env, job.plan, DirectoryKeeper(env, job.directory, me), service.service(), service.inject)
         await env.network.serve(job.addresses[SUPERVISOR], server.handle, task_status=task_status)
 
     async def _serve_page(self, service: SupervisorService, *, task_status: trio.TaskStatus[None]) -> None:

@@ -20,7 +20,8 @@ from replicas.consumer.input import Input, choose_among
 from replicas.consumer.upstream import Upstream
 from replicas.link.connection import Connection, Identity, dial
 from replicas.link.directory import DirectoryKeeper
-from replicas.producer.server import AT_WORK_S, Bystander, Server, fetch_snapshot
+from replicas.producer.server import AT_WORK_S, Server, fetch_snapshot
+from replicas.producer.service import Service
 from replicas.simulation.world.clock import JumpClock
 from spe.errors import LinkBroken, LinkClosed, SpeError
 from spe.plan.directory import Directory
@@ -44,6 +45,7 @@ from spe.wire.messages import (
 )
 from tests.support.faulty_cluster import FaultyCluster
 from tests.support.plans import SEQUENCE, chain, pass_on, source
+from tests.support.statuses import a_node
 
 CHANNEL = Channel(StreamId("s"), 0)
 
@@ -235,7 +237,7 @@ async def test_a_refusal_is_logged_on_both_sides_repeatedly(jump_clock: JumpCloc
     address = cluster.directory.nodes[NodeId("n1a")].address
     env = cluster.env("n1a")
     keeper = DirectoryKeeper(env, cluster.directory, Identity("node", "n1a", 1, "secret"))
-    server = Server(env, cluster.plan, keeper, Bystander())
+    server = Server(env, cluster.plan, keeper, Service("n1a", lambda: a_node("n1a")))
     me = Identity("client", "client:c", 1, "guess")
     upstream = upstream_of(cluster, me)
     async with trio.open_nursery() as nursery:

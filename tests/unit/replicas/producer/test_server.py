@@ -11,14 +11,27 @@ import trio.testing
 
 from replicas.link.connection import Connection, Identity
 from replicas.link.directory import DirectoryKeeper
+from replicas.link.rights import SENDERS
 from replicas.local.polling import Poller
-from replicas.producer.server import ANSWER_SECONDS, Bystander, Server
+from replicas.producer.server import ANSWER_SECONDS, WRITER_TOLD_S, Server
+from replicas.producer.service import REFUSALS, Service
 from replicas.simulation.world.clock import JumpClock
 from spe.errors import LinkBroken
 from spe.status import NodeStatus
 from spe.stream.names import NodeId
 from spe.wire.framing import CONTROL_BYTES
-from spe.wire.messages import PROTOCOL, Hello, PushCommitted, Refused, Status, Welcome
+from spe.wire.messages import (
+    PROTOCOL,
+    Hello,
+    MoveAnswer,
+    MoveOrder,
+    PushCommitted,
+    PushWaits,
+    Refused,
+    SetMode,
+    Status,
+    Welcome,
+)
 from tests.support.faulty_cluster import FaultyCluster
 from tests.support.plans import SEQUENCE, chain, pass_on, source
 from tests.support.statuses import a_node, a_replica
@@ -26,7 +39,7 @@ from tests.support.statuses import a_node, a_replica
 CROWDED = a_node("n1a", *[a_replica()] * 1_000)
 
 
-def serving(service: Bystander) -> tuple[FaultyCluster, Server]:
+def serving(service: Service) -> tuple[FaultyCluster, Server]:
     """The server of n1a, and where it runs."""
     cluster = FaultyCluster(*chain([source("a", reader={})], [("s", pass_on("a"), SEQUENCE)]))
     env = cluster.env("n1a")
@@ -34,16 +47,14 @@ def serving(service: Bystander) -> tuple[FaultyCluster, Server]:
     return cluster, Server(env, cluster.plan, keeper, service)
 
 
-class Crowded(Bystander):
+def crowded() -> Service:
     """A node with more replicas than go into another message."""
-
-    def status(self) -> NodeStatus:
-        assert len(Status(CROWDED).encode()) > CONTROL_BYTES
-        return CROWDED
+    assert len(Status(CROWDED).encode()) > CONTROL_BYTES
+    return Service("n1a", lambda: CROWDED)
 
 
 async def test_a_status_of_many_replicas_arrives(jump_clock: JumpClock) -> None:
-    cluster, server = serving(Crowded())
+    cluster, server = serving(crowded())
     address = cluster.directory.nodes[NodeId("n1a")].address
     poller = Poller(cluster.env("control"), cluster.plan, {"n1a": address}, "")
     async with trio.open_nursery() as nursery:
@@ -70,7 +81,7 @@ async def test_a_status_of_many_replicas_arrives(jump_clock: JumpClock) -> None:
 async def test_a_certificate_gives_the_role_of_its_holder(
     jump_clock: JumpClock, certified: str, other: dict[str, Any], why: str | None
 ) -> None:
-    cluster, server = serving(Crowded())
+    cluster, server = serving(crowded())
     ours, theirs = trio.testing.memory_stream_pair()
     theirs.certified = certified  # type: ignore[attr-defined]
     visitor = Connection(ours)
@@ -87,6 +98,29 @@ async def test_a_certificate_gives_the_role_of_its_holder(
         assert why in answer.reason
 
 
+async def test_each_message_that_a_peer_may_send_is_answered() -> None:
+    """By the server, by a handler of the process, or by a refusal; a hello and a change of mode have their places."""
+    _, server = serving(crowded())
+    sent = {kind for kind, roles in SENDERS.items() if roles} - {Hello, SetMode}
+    assert sent <= server._table.keys() | REFUSALS.keys()
+    assert not set(REFUSALS) - sent
+
+
+async def test_a_process_without_a_handler_refuses_by_its_name(jump_clock: JumpClock) -> None:
+    _, server = serving(crowded())
+    ours, theirs = trio.testing.memory_stream_pair()
+    visitor = Connection(ours)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(server.handle, theirs)
+        await visitor.send(
+            Hello(*PROTOCOL, server._plan.cluster, "control", "control", 1, server._plan.fingerprint, "")
+        )
+        assert isinstance(await visitor.receive_message(), Welcome)
+        await visitor.send(MoveOrder("drain", "", "n1a", "", 0))
+        assert await visitor.receive_message() == MoveAnswer(1, 0, "n1a is not the coordinator, which moves partitions")
+        await visitor.aclose()
+
+
 class Unread:
     """A stream that takes nothing while its peer does not read."""
 
@@ -96,7 +130,7 @@ class Unread:
 
 async def test_nothing_follows_half_a_message_to_a_writer_that_waits(jump_clock: JumpClock) -> None:
     """What it waits for is done all the same: it will ask again."""
-    _, server = serving(Crowded())
+    _, server = serving(crowded())
     done = False
 
     async def commit() -> PushCommitted:
@@ -105,6 +139,7 @@ async def test_nothing_follows_half_a_message_to_a_writer_that_waits(jump_clock:
         done = True
         return PushCommitted(1, "")
 
+    connection = Connection(cast("trio.abc.Stream", Unread()))
     with pytest.raises(LinkBroken, match="does not read what it asked for"):
-        await server._waited_for(Connection(cast("trio.abc.Stream", Unread())), commit())
+        await server._in_touch(connection, commit(), WRITER_TOLD_S, lambda: PushWaits("the disk"))
     assert done
