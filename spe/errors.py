@@ -97,6 +97,14 @@ class LinkBroken(SpeError):
     """The peer vanished, or the network between us did."""
 
 
+class TurnedAway(LinkBroken):
+    """A machine answers, and takes no connection for an address: nothing listens there, or a firewall refuses."""
+
+
+class NoTls(LinkBroken):
+    """The other end has no certificate that we accept, or does not accept ours."""
+
+
 class PeerBusy(LinkBroken):
     """The peer accepts no further connection of ours now."""
 

@@ -18,6 +18,7 @@ from pydantic import StrictBool as Flag
 from pydantic import StrictInt as Integer
 from pydantic import StrictStr as Text
 
+from spe.errors import LinkBroken, LinkClosed, NoTls, PeerBusy, SpeError, TurnedAway
 from spe.stream.names import NodeState
 
 T = TypeVar("T")
@@ -36,6 +37,27 @@ State: TypeAlias = Annotated[NodeState, PlainValidator(_state), PlainSerializer(
 Number: TypeAlias = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 #: Validation stops at the first bad entry: a peer may send thousands.
 Many: TypeAlias = Annotated[tuple[T, ...], FailFast()]
+
+
+@dataclass(frozen=True, slots=True)
+class UnreachedStatus:
+    """Why a process is not reached.
+
+    Attributes:
+      kind: `silent`: it does not answer, or the connection broke; `turned away`: its machine, or a firewall, refuses
+        connections; `refused`: it answers, and refuses.
+      why: the error.
+    """
+
+    kind: Literal["silent", "turned away", "refused"]
+    why: Text
+
+    @classmethod
+    def of(cls, error: SpeError) -> UnreachedStatus:
+        if isinstance(error, TurnedAway):
+            return cls("turned away", str(error))
+        is_silent = isinstance(error, (LinkBroken, LinkClosed)) and not isinstance(error, (PeerBusy, NoTls))
+        return cls("silent" if is_silent else "refused", str(error))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +159,7 @@ class CommonStatus:
     disk_full: Mapping[Text, Text] = field(default_factory=dict)
     away: Mapping[Text, Text] = field(default_factory=dict)
     certificate: CertificateStatus | None = None
-    unreachable: Mapping[Text, Text] = field(default_factory=dict)
+    unreachable: Mapping[Text, UnreachedStatus] = field(default_factory=dict)
 
     @property
     def waits_for(self) -> Mapping[str, str]:

@@ -16,17 +16,14 @@ from spe.plan.describe import show_duration
 from spe.plan.directory import Directory
 from spe.plan.nodes import Policy
 from spe.plan.plan import Plan
-from spe.status import ChannelStatus, InputStatus, ReplicaStatus
+from spe.status import ChannelStatus, InputStatus, ReplicaStatus, UnreachedStatus
 from spe.stream.ids import Channel, PartitionId
 from spe.stream.names import NodeId, NodeState, StreamId, UnitId
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
 
 #: Minimum time between two snapshots.
 BETWEEN_US: Final = 1_000_000
-#: Words of an error with which a process could not be reached.  With any other error, a process refused.
-_UNREACHABLE: Final = ("cannot connect", "answer", "closed", "broke", "lost", "not known")
-#: Word of an error with which a process, or the network, rejects connections.
-_SENT_AWAY: Final = "refused"
+_NOT_KNOWN: Final = UnreachedStatus("silent", "it is not known")
 #: Longest usual delay of an answer, besides the buckets and boundaries of the plan.
 USUAL_US: Final = 300_000
 #: Time to answer above which a process is overloaded.
@@ -442,16 +439,16 @@ class _Chain:
             self._replica(depth, producer, id)
             return
         status = self._now.statuses.get(reader)
-        error = "" if status is None else status.unreachable.get(producer, "")
-        suffix = f": {error}" if error else ""
+        error = None if status is None else status.unreachable.get(producer)
+        suffix = "" if error is None else f": {error.why}"
         self._step(depth, f"{producer} → {reader}", f"{producer} answers, but {reader} does not reach it{suffix}")
         if self._slow_to_answer(producer):
             return
         link = f"the link between {producer} and {reader}"
-        if _SENT_AWAY in error:
+        if error is not None and error.kind == "turned away":
             why = f"{link} refuses connections: a firewall, or {reader} has another address of {producer}"
-        elif error and not any(words in error for words in _UNREACHABLE):
-            self._cause(CauseKind.REFUSED, (producer, reader), f"{producer} refuses {reader}: {error}")
+        elif error is not None and error.kind == "refused":
+            self._cause(CauseKind.REFUSED, (producer, reader), f"{producer} refuses {reader}: {error.why}")
             return
         else:
             why = f"{link} is cut, or far too slow"
@@ -490,10 +487,10 @@ class _Chain:
     # --- causes ---
 
     def _down(self, depth: int, name: str) -> None:
-        why = self._now.errors.get(name, "it is not known")
-        refused = not any(words in why for words in _UNREACHABLE)
+        error = self._now.errors.get(name, _NOT_KNOWN)
+        why = error.why
         self._step(depth, name, f"does not answer: {why}")
-        if refused:
+        if error.kind == "refused":
             self._cause(CauseKind.REFUSED, (name,), f"{name} is refused, or refuses: {why}")
         else:
             self._cause(CauseKind.DOWN, (name,), f"{name} is down, frozen, cut off or far too slow: {why}")

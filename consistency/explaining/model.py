@@ -15,6 +15,7 @@ from spe.status import (
     ProcessStatus,
     ReplicaStatus,
     SourceStatus,
+    UnreachedStatus,
 )
 from spe.stream.ids import PartitionId
 from spe.stream.names import UnitId
@@ -33,7 +34,7 @@ class Look:
 
     at_us: int
     statuses: Mapping[str, ProcessStatus]
-    errors: Mapping[str, str] = field(default_factory=dict)
+    errors: Mapping[str, UnreachedStatus] = field(default_factory=dict)
     took_us: Mapping[str, int] = field(default_factory=dict)
 
     def node(self, name: str) -> NodeStatus | None:

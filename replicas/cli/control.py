@@ -44,14 +44,15 @@ def status(path: Path, as_json: bool) -> int:
         if target.metrics and poller.seen:
             console.print(metrics_table(target.metrics))
         for name in silent:
-            console.print(f"{name}: {poller.errors[name]}", style="red", highlight=False, soft_wrap=True)
+            console.print(f"{name}: {poller.errors[name].why}", style="red", highlight=False, soft_wrap=True)
     return 1 if silent else 0
 
 
 def json_text(poller: Poller, metrics: Mapping[str, str] | None = None) -> str:
     """Returns the status of each process that answered, and the error of each that did not."""
     processes = {name: answer.status for name, answer in poller.seen.items()}
-    status = ClusterStatus(processes=processes, errors=poller.errors, metrics=metrics or {})
+    errors = {name: error.why for name, error in poller.errors.items()}
+    status = ClusterStatus(processes=processes, errors=errors, metrics=metrics or {})
     return json.dumps(TypeAdapter(ClusterStatus).dump_python(status, mode="json", warnings="error"), indent=1)
 
 

@@ -111,7 +111,9 @@ async def _watch(target: Target, poller: Poller, numbers: range) -> int:
             refuse_over(target)
             silent_since = trio.current_time()
         elif trio.current_time() - silent_since > SILENCE_S:
-            print(f"{COORDINATOR}: {poller.errors[COORDINATOR]}; the next one goes on with the moves", file=sys.stderr)
+            print(
+                f"{COORDINATOR}: {poller.errors[COORDINATOR].why}; the next one goes on with the moves", file=sys.stderr
+            )
             return 1
         await trio.sleep(_LOOK_S)
 

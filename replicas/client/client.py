@@ -35,7 +35,7 @@ from spe.plan.plan import Plan
 from spe.plan.timing import stall_us
 from spe.problems import check_known
 from spe.runtime.env import Env
-from spe.status import InputStatus
+from spe.status import InputStatus, UnreachedStatus
 from spe.stream.batch import Batch, Boundary, Element, Rows
 from spe.stream.change import Change
 from spe.stream.history import Delivered
@@ -155,7 +155,7 @@ class Client:
             nursery.start_soon(self._look_around)
             await self._upstream.run(self.peers(), task_status=task_status)
 
-    def unreachable(self) -> dict[str, str]:
+    def unreachable(self) -> dict[str, UnreachedStatus]:
         """Processes that do not answer, with the reasons."""
         return self._upstream.unreachable()
 

@@ -128,10 +128,11 @@ class OutputPositions:
 
     def said(self) -> dict[str, str]:
         """Returns the states of the partitions at each possible producer, or why it does not answer."""
-        why, texts = self._upstream.unreachable(), {}
+        errors, texts = self._upstream.unreachable(), {}
         for name, address in self.peers().items():
             states = [f"{self.channels[p]} {s[name].state.name}" for p, s in self._said.items() if name in s]
-            texts[f"{name} at {address}"] = ", ".join(states) or why.get(name, "serves none of it")
+            silent = errors[name].why if name in errors else "serves none of it"
+            texts[f"{name} at {address}"] = ", ".join(states) or silent
         return texts
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

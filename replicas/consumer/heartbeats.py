@@ -10,10 +10,11 @@ import trio
 
 from replicas.link.connection import Connection, dial
 from replicas.link.directory import DirectoryExchange, DirectoryKeeper
-from spe.errors import LinkBroken, LinkClosed, PeerRefused, RemoteProtocolError
+from spe.errors import LinkBroken, LinkClosed, PeerRefused, RemoteProtocolError, SpeError
 from spe.plan.directory import Version
 from spe.plan.plan import MISSES, Plan
 from spe.runtime.env import Env
+from spe.status import UnreachedStatus
 from spe.wire.messages import (
     Ack,
     DirectoryAnswer,
@@ -51,7 +52,7 @@ class Heartbeats:
       scope: cancels the heartbeats.
       connection: the control connection; None: there is none now.
       exchange: of versions of the directory; None: nothing was heard yet.
-      trouble: why it does not answer now; "" while it does, and before the first attempt has failed.
+      trouble: why it does not answer now; None while it does, and before the first attempt has failed.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class Heartbeats:
         self.scope = trio.CancelScope()
         self.connection: Connection | None = None
         self.exchange: DirectoryExchange | None = None
-        self.trouble = ""
+        self.trouble: UnreachedStatus | None = None
 
     async def run(self) -> None:
         """Until ``scope`` is cancelled."""
@@ -103,8 +104,10 @@ class Heartbeats:
                     nursery.start_soon(self._answers, connection, answered, exchange)
                     await self._ask(connection, answered, exchange)
             except* (*GONE, RemoteProtocolError) as group:
-                self.trouble = str(group.exceptions[0])
-                self._env.trace.event("peer_lost", peer=self._peer, why=self.trouble)
+                error = group.exceptions[0]
+                assert isinstance(error, SpeError), "GONE and protocol errors are ours"
+                self.trouble = UnreachedStatus.of(error)
+                self._env.trace.event("peer_lost", peer=self._peer, why=self.trouble.why)
             finally:
                 self.connection = None
                 with trio.CancelScope(shield=True):
@@ -134,7 +137,7 @@ class Heartbeats:
                     self._env, self._plan, self._keeper.me, self._peer, self.address, hello_us=hello_us
                 )
             except (*GONE, RemoteProtocolError) as error:
-                self.trouble = str(error)
+                self.trouble = UnreachedStatus.of(error)
                 now = self._env.clock.monotonic_us()
                 if told != str(error) or now - told_at >= TELL_AGAIN_US:  # now and then only
                     told, told_at = str(error), now
@@ -190,7 +193,7 @@ class Heartbeats:
             message = await connection.receive_message()
             await trio.lowlevel.checkpoint_if_cancelled()  # it was taken for lost, or has moved, as this came
             if isinstance(message, HeartbeatAnswer):
-                self.trouble = ""
+                self.trouble = None
                 answered[0] = self._env.clock.monotonic_us()
                 self._heard(self._peer, message)
             elif isinstance(message, DirectoryRequest):

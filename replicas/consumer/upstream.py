@@ -25,6 +25,7 @@ from spe.plan.directory import Directory, Version
 from spe.plan.plan import Plan
 from spe.runtime.env import Env
 from spe.runtime.log_line import Level, say
+from spe.status import UnreachedStatus
 from spe.stream.batch import Batch
 from spe.stream.history import Closed, FeedMode, Opened, Promoted, Received
 from spe.stream.ids import Channel
@@ -197,9 +198,9 @@ class Upstream:
         """The directory's version by which each process goes, as far as we have heard."""
         return {peer: one.exchange.theirs for peer, one in self._watched.items() if one.exchange is not None}
 
-    def unreachable(self) -> dict[str, str]:
+    def unreachable(self) -> dict[str, UnreachedStatus]:
         """Who does not answer us, and why."""
-        return {peer: one.trouble for peer, one in self._watched.items() if one.trouble}
+        return {peer: one.trouble for peer, one in self._watched.items() if one.trouble is not None}
 
     def choose(self, peer: str | None = None) -> None:
         """Lets every owner decide anew, of all inputs or those that may read ``peer``, and does what they want."""

@@ -90,9 +90,9 @@ class DirectoryKeeper:
             for later in self._later:
                 later()
 
-    def over(self, epoch: int) -> str:
-        """Returns why the coordinator of this epoch is not followed; "" if it is (H6)."""
-        return f"epoch {epoch} is over: {self.epoch} has begun" if epoch < self.epoch else ""
+    def over(self, epoch: int) -> str | None:
+        """Returns why the coordinator of this epoch is not followed; None if it is (H6)."""
+        return f"epoch {epoch} is over: {self.epoch} has begun" if epoch < self.epoch else None
 
     def wants(self, version: Version) -> bool:
         """Is the version newer than ours, and would we take it?"""

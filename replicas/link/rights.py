@@ -116,8 +116,8 @@ SENDERS: Final[Mapping[type[Message], frozenset[Role]]] = MappingProxyType(
 )
 
 
-def wrong_claim(plan: Plan, directory: Directory, role: Role, name: str) -> str:
-    """Returns why no process of this name has this role in the plan; "" if one may have it.
+def wrong_claim(plan: Plan, directory: Directory, role: Role, name: str) -> str | None:
+    """Returns why no process of this name has this role in the plan; None if one may have it.
 
     A client need not be in the plan: it is served, and no log waits for it.  A newcomer is a node that may be unknown
     here, so its name must have the form of nodes' names.
@@ -135,7 +135,7 @@ def wrong_claim(plan: Plan, directory: Directory, role: Role, name: str) -> str:
         fits = bool(name) and ":" not in name and holder_of(name) not in (CONTROL, COORDINATOR)
     else:
         fits = known[role]
-    return "" if fits else f"{name!r} is no {role} of this cluster"
+    return None if fits else f"{name!r} is no {role} of this cluster"
 
 
 def check_right(directory: Directory, role: Role, name: str, message: Message) -> None:
@@ -156,15 +156,15 @@ def check_right(directory: Directory, role: Role, name: str, message: Message) -
         raise RemoteProtocolError(f"{kind.__name__} of {name} in the name of {others[0]}")
 
 
-def no_host(directory: Directory, unit: str, partition: int, name: str) -> str:
-    """Returns why a node is not served as a replica of a partition; "" if it is.
+def no_host(directory: Directory, unit: str, partition: int, name: str) -> str | None:
+    """Returns why a node is not served as a replica of a partition; None if it is.
 
     This is no misuse: it may have another version of the directory.
     """
     partition_id = PartitionId(UnitId(unit), partition)
     hosts = directory.hosts(partition_id) if partition_id in directory.roles else ()
     return (
-        ""
+        None
         if name in hosts
         else f"{name} has no role for {partition_id} in version {directory.version} of the directory"
     )

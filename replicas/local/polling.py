@@ -11,11 +11,19 @@ import trio
 from replicas.link.connection import Connection, Identity, dial
 from replicas.local.run_dir import SUPERVISOR
 from replicas.producer.server import request
-from spe.errors import RemoteProtocolError, SpeError
+from spe.errors import LinkBroken, RemoteProtocolError, SpeError
 from spe.plan.directory import COORDINATOR
 from spe.plan.plan import Plan
 from spe.runtime.env import Env
-from spe.status import ClientStatus, CoordinatorStatus, NodeStatus, ProcessStatus, SourceStatus, SupervisorStatus
+from spe.status import (
+    ClientStatus,
+    CoordinatorStatus,
+    NodeStatus,
+    ProcessStatus,
+    SourceStatus,
+    SupervisorStatus,
+    UnreachedStatus,
+)
 from spe.wire.messages import Inject, InjectAnswer, Message, Status, StatusRequest, expect
 
 #: Time after which an answer is no longer awaited: the process is busy, frozen or cut off.
@@ -86,13 +94,13 @@ class Poller:
         self.period_s = PERIOD_S
         self.seen: dict[str, Seen] = {}
         #: Why the last request failed; absent if it did not.
-        self.errors: dict[str, str] = {}
+        self.errors: dict[str, UnreachedStatus] = {}
 
     async def ask(self, name: str, message: Message, *, wait_s: float = ANSWER_S) -> Message:
         """Sends one request on a connection of its own.
 
         Raises:
-          SpeError: no answer in time, or not reachable.
+          SpeError: no answer in time, not reachable, or refused.
         """
         answer: Message | None = None
         with trio.move_on_after(wait_s):
@@ -103,7 +111,7 @@ class Poller:
                 with trio.CancelScope(shield=True):
                     await connection.aclose()
         if answer is None:
-            raise SpeError(f"{name} did not answer within {wait_s:g} s")
+            raise LinkBroken(f"{name} did not answer within {wait_s:g} s")
         return answer
 
     async def inject(self, name: str, fault: Mapping[str, Any], *, wait_s: float = ANSWER_S) -> str:
@@ -120,7 +128,7 @@ class Poller:
         try:
             self._take(name, await self.ask(name, StatusRequest()), began)
         except SpeError as error:
-            self.errors[name] = str(error)
+            self.errors[name] = UnreachedStatus.of(error)
             return False
         return True
 
@@ -154,7 +162,7 @@ class Poller:
                     with trio.CancelScope(shield=True):
                         await connection.aclose()
             except SpeError as error:
-                self.errors[name] = str(error)
+                self.errors[name] = UnreachedStatus.of(error)
             await trio.sleep(self.period_s)
 
     async def _dial(self, name: str) -> Connection:
@@ -169,7 +177,7 @@ class Poller:
             with trio.move_on_after(ANSWER_S):
                 answer = await request(connection, StatusRequest())
             if answer is None:
-                self.errors[name] = f"no answer within {ANSWER_S:g} s"
+                self.errors[name] = UnreachedStatus("silent", f"no answer within {ANSWER_S:g} s")
                 return
             self._take(name, answer, began)
             await trio.sleep(self.period_s)

@@ -5,12 +5,16 @@ from __future__ import annotations
 from replicas.link.directory import DirectoryKeeper
 from replicas.node.hosting import Hosting, Tasks
 from replicas.placement.epoch import FollowedEpoch
-from spe.errors import OperatorFailed
+from spe.errors import OperatorFailed, SpeError
 from spe.plan.directory import COORDINATOR
 from spe.runtime.log_line import Level, say
 from spe.stream.ids import ReplicaId
 from spe.stream.names import NodeState, UnitId
 from spe.wire.messages import Order, OrderAnswer
+
+
+class OrderRefused(SpeError):
+    """An order that this node does not follow; says why."""
 
 
 class OrderFollower:
@@ -35,21 +39,23 @@ class OrderFollower:
     def order(self, peer: str, message: Order) -> OrderAnswer:
         """The coordinator wants a standby to run, or a replica that stood by to do so again."""
         id = ReplicaId(UnitId(message.unit), message.partition, self._hosting.node)
+        refused = ""
         try:
-            refused = self._follow(peer, message, id)
-        except OperatorFailed as error:  # it cannot be made here; another node may be able to
+            self._follow(peer, message, id)
+        except (OrderRefused, OperatorFailed) as error:  # it cannot be made here; another node may be able to
             refused = str(error)
         self._hosting.env.trace.event("order", verb=message.verb, replica=str(id), epoch=message.epoch, refused=refused)
         return OrderAnswer(message.number, self._epoch.latest, refused)
 
-    def _follow(self, peer: str, message: Order, id: ReplicaId) -> str:
+    def _follow(self, peer: str, message: Order, id: ReplicaId) -> None:
+        """Raises OrderRefused, OperatorFailed."""
         hosting = self._hosting
         if peer != COORDINATOR:
-            return f"{peer} is not the coordinator"
-        if over := self._keeper.over(message.epoch):
-            return over
+            raise OrderRefused(f"{peer} is not the coordinator")
+        if (over := self._keeper.over(message.epoch)) is not None:
+            raise OrderRefused(over)
         if message.verb != "replay" and id not in hosting.directory.standbys_on(hosting.node):
-            return f"{hosting.node} is no standby of {id.of}"
+            raise OrderRefused(f"{hosting.node} is no standby of {id.of}")
         self._keeper.heard_of(message.epoch)
         if message.verb in ("install", "restore") and id.of in hosting.standbys:
             self._install(id, prefers_own=message.verb == "restore")
@@ -58,9 +64,8 @@ class OrderFollower:
             self.stand_by(id)
         elif message.verb == "replay":
             if id.of not in hosting.running:
-                return f"{hosting.node} does not run {id.of}"
+                raise OrderRefused(f"{hosting.node} does not run {id.of}")
             hosting.host(id).replica.recovery.replays = True
-        return ""
 
     def _install(self, id: ReplicaId, *, prefers_own: bool = False) -> None:
         hosting = self._hosting

@@ -130,10 +130,10 @@ class OutputSide:
         for at, _ in enumerate(self.logs):
             self._effects.wake(at)
 
-    def other_origin(self, consumer: str, theirs: str) -> str:
-        """Why our outputs do not continue what a consumer has read; "" where they do (S6)."""
+    def other_origin(self, consumer: str, theirs: str) -> str | None:
+        """Why our outputs do not continue what a consumer has read; None: they do (S6)."""
         if not (theirs and self.origin) or theirs == self.origin:
-            return ""
+            return None
         return (
             f"{self._id} has read other source logs ({self.origin}) than what {consumer} holds follows from ({theirs})"
             "; restore the logs, or begin all anew (docs/how-to/operate.md, When the folder of a source is lost)"

@@ -52,8 +52,8 @@ _END_S: Final = 8.0
 class Jobs(Protocol):
     """Runs tasks on Spark."""
 
-    async def run(self, task: NodeTask) -> str:
-        """Runs one job with this task; returns at its end the reason why it failed, "" where its task returned.
+    async def run(self, task: NodeTask) -> str | None:
+        """Runs one job with this task; returns at its end the reason why it failed, None where its task returned.
 
         Raises:
           SpeError: Spark has ended.

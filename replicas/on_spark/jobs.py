@@ -39,7 +39,7 @@ class SparkJobs:
         self._context = context
         self._limit = trio.CapacityLimiter(_THREADS)
 
-    async def run(self, task: NodeTask) -> str:
+    async def run(self, task: NodeTask) -> str | None:
         def job() -> None:
             context = self._context
             context.setJobGroup(group_of(task.node, task.attempt), f"node {task.node}", interruptOnCancel=True)
@@ -49,7 +49,7 @@ class SparkJobs:
             await self._in_thread(job)
         except Exception as error:  # the loop over executors notices whether Spark has ended
             return reason(error)
-        return ""
+        return None
 
     async def cancel(self, node: str, attempt: int) -> None:
         def cancel() -> None:
@@ -109,16 +109,18 @@ class ExecutorCheck:
     content: str
     folders: tuple[str, ...]
 
-    def __call__(self, rows: Iterable[Any]) -> Iterator[tuple[str, str, bool]]:
+    def __call__(self, rows: Iterable[Any]) -> Iterator[tuple[str, str | None, bool]]:
         for _ in rows:
             sees_file = self.file is not None and _read(self.file) == self.content
             yield socket.gethostname(), self._wrong(), sees_file
 
-    def _wrong(self) -> str:
+    def _wrong(self) -> str | None:
         if __version__ != self.version:
             return f"it has tentative-spe {__version__}, and the driver {self.version}; expected the same"
         missing = [folder for folder in self.folders if not Path(folder).is_dir()]
-        return f"it does not see {', '.join(missing)}; expected a file system that all executors see" if missing else ""
+        return (
+            f"it does not see {', '.join(missing)}; expected a file system that all executors see" if missing else None
+        )
 
 
 def look(context: SparkContext, executors: Sequence[Executor], what: ExecutorCheck) -> bool:
@@ -133,7 +135,7 @@ def look(context: SparkContext, executors: Sequence[Executor], what: ExecutorChe
         answers = context.parallelize(range(tasks), tasks).mapPartitions(what).collect()
     except Exception as error:
         raise SpeError(f"an executor of Spark cannot run tasks of tentative-spe: {reason(error)}") from error
-    if wrong := sorted({(host, why) for host, why, _ in answers if why}):
+    if wrong := sorted({(host, why) for host, why, _ in answers if why is not None}):
         raise SpeError(f"an executor of Spark on {wrong[0][0]} cannot run nodes: {wrong[0][1]}")
     return all(sees_file for _, _, sees_file in answers)
 

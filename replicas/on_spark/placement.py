@@ -67,11 +67,11 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class JobEnded:
-    """The job of an attempt is over; ``why`` is "" where its task returned."""
+    """The job of an attempt is over; ``why`` is None where its task returned."""
 
     node: str
     attempt: int
-    why: str
+    why: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,14 +244,14 @@ class SparkPlacement:
         self.placed[node] = spot
         return [Accept(node, attempt)]
 
-    def _in_the_way(self, node: str, spot: Spot) -> str:
-        """Returns why a node may not stay; "" if it may."""
+    def _in_the_way(self, node: str, spot: Spot) -> str | None:
+        """Returns why a node may not stay; None if it may."""
         if why := conflict(node, spot, self._partners, self.placed, by_host=self._by_host):
             return why
         known = self._known(spot)
         if self._possible(known, self.placed) and not self._possible(known, {**self.placed, node: spot}):
             return "a node that can run nowhere else needs that place"
-        return ""
+        return None
 
     def _known(self, spot: Spot) -> list[Executor]:
         """Returns the executors, with the hosts that tasks reported: Spark may have other names for them."""

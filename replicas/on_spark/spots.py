@@ -53,8 +53,8 @@ def partners(directory: Directory) -> dict[str, frozenset[str]]:
 
 def conflict(
     node: str, spot: Spot, partners: Mapping[str, Collection[str]], placed: Mapping[str, Spot], *, by_host: bool
-) -> str:
-    """Returns why a node may not run at a spot; "" if it may.
+) -> str | None:
+    """Returns why a node may not run at a spot; None if it may.
 
     Args:
       by_host: partners may not share a host, either.
@@ -67,7 +67,7 @@ def conflict(
             return f"{other} runs on {spot}"
         if by_host and at.host == spot.host:
             return f"{other} runs on host {spot.host}"
-    return ""
+    return None
 
 
 def possible(

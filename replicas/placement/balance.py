@@ -177,8 +177,8 @@ class Balance:
         """How long the state of a move would take; None: not all loads are known."""
         return self._balancer.predicted(partition, target, now)
 
-    def full(self, directory: Directory, partition: PartitionId, node: NodeId, now: int) -> str:
-        """Why a node has no room below its cap to run a partition too; "" where it has, as far as is known."""
+    def full(self, directory: Directory, partition: PartitionId, node: NodeId, now: int) -> str | None:
+        """Why a node has no room below its cap to run a partition too; None: it has, as far as is known."""
         hosted = {partition, *(p for p, nodes in directory.placement.items() if node in nodes)}
         return self._balancer.full(node, hosted, now)
 

@@ -424,7 +424,7 @@ class Coordinator:
         except (JoinRefused, ValueError) as error:
             return JoinClusterAnswer(b"", str(error))
         except OSError as error:
-            return JoinClusterAnswer(b"", f"the directory cannot be kept: {error}")
+            return JoinClusterAnswer(b"", f"the directory cannot be kept: {error}", True)
         assert self.directories.revision is not None
         self._env.trace.event("joined", node=node.id, address=node.address)
         return JoinClusterAnswer(self.directories.revision.encode(), "")

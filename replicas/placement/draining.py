@@ -15,13 +15,13 @@ def targets(
     directory: Directory,
     node: NodeId,
     alive: Collection[str],
-    refusal: Callable[[Directory, PartitionId, NodeId, Role], str],
+    refusal: Callable[[Directory, PartitionId, NodeId, Role], str | None],
 ) -> list[tuple[PartitionId, NodeId]]:
     """A node for each partition that ``node`` has a role for: the one that hosts least, and may have it.
 
     Args:
       alive: processes that answer.
-      refusal: why a node, which it names, cannot have a role for a partition too, in a directory; "" where it can.
+      refusal: why a node, which it names, cannot have a role for a partition too, in a directory; None: it can.
 
     Raises:
       MoveRefused: some partition has nowhere to go; says why each node is none for it.
@@ -31,28 +31,24 @@ def targets(
     hosted = Counter(n for roles in directory.roles.values() for n in roles)
     found: list[tuple[PartitionId, NodeId]] = []
     for partition in [p for p, roles in directory.roles.items() if node in roles]:
-        reasons = {}
+        reasons: list[str] = []
         for other in sorted((n for n in directory.nodes if n != node), key=lambda n: (hosted[n], n)):
             role = directory.roles[partition][node]
-            reasons[other] = _reason(directory, partition, other, alive) or refusal(directory, partition, other, role)
-            if not reasons[other]:
+            why = _reason(directory, partition, other, alive) or refusal(directory, partition, other, role)
+            if why is None:
                 found.append((partition, other))
                 hosted[other] += 1
                 directory = directory.with_role(partition, other, role)
                 directory = directory.with_role(partition, node, None)
                 break
+            reasons.append(why)
         else:
-            why = "; ".join(reasons.values()) or "there is no other node"
-            raise MoveRefused(f"{node} cannot be drained: nobody can take {partition}: {why}")
+            obstacles = "; ".join(reasons) or "there is no other node"
+            raise MoveRefused(f"{node} cannot be drained: nobody can take {partition}: {obstacles}")
     return found
 
 
-def is_drained(node: NodeId) -> str:
-    """The reason of the moves that empty a node."""
-    return f"{node} is drained"
-
-
-def _reason(directory: Directory, partition: PartitionId, node: NodeId, alive: Collection[str]) -> str:
+def _reason(directory: Directory, partition: PartitionId, node: NodeId, alive: Collection[str]) -> str | None:
     if node in directory.roles[partition]:
         return f"{node} hosts it already"
-    return "" if node in alive else f"{node} does not answer"
+    return None if node in alive else f"{node} does not answer"

@@ -30,6 +30,10 @@ class JoinRefused(SpeError):
     """A node cannot join; says why, and what would make it possible."""
 
 
+class JoinFailed(SpeError):
+    """A node may join, and the disk of the coordinator refuses; says why."""
+
+
 def joined(directory: Directory, node: Node, configured: Collection[NodeId], alive: Collection[str]) -> Directory:
     """The directory with the node in it, as a spare.  One that has joined before takes the place of what it was then.
 
@@ -88,7 +92,7 @@ async def join(env: Env, plan: Plan, directory: Directory, node: Node, token: st
     counts.
 
     Raises:
-      JoinRefused: the coordinator says why.
+      JoinRefused, JoinFailed: the coordinator says why.
       PeerRefused: we are not let in at all.
       OSError: the disk refuses.
     """
@@ -110,7 +114,7 @@ async def join(env: Env, plan: Plan, directory: Directory, node: Node, token: st
                 say(f"{node.id} waits for the coordinator to let it join: {told}", Level.WARNING)
             await env.clock.sleep(_AGAIN_S)
     if answer.error:
-        raise JoinRefused(f"{node.id} cannot join: {answer.error}")
+        raise (JoinFailed if answer.failed else JoinRefused)(f"{node.id} cannot join: {answer.error}")
     if before is None or before.version < Revision.decode(answer.revision).version:
         await env.storage.write_atomic(path, answer.revision)
 

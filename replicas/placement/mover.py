@@ -13,7 +13,7 @@ from typing import Final
 import trio
 
 from replicas.placement.balance import Balance
-from replicas.placement.draining import is_drained, targets
+from replicas.placement.draining import targets
 from replicas.placement.issuing import DirectoryIssuer
 from replicas.placement.moves import Move, MoveRefused, Moves, RoleChange, some
 from replicas.placement.store import CoordinatorStore
@@ -161,7 +161,7 @@ class Mover:
             )
             return
         try:
-            (move,) = self.moves.ask_all([_asked(action)], action.reason)
+            (move,) = self.moves.ask_all([_asked(action)], action.reason, by_load=True)
         except MoveRefused as error:
             self._env.trace.event("balance_refused", why=str(error))
             self.balance.refused(action, self._env.clock.monotonic_us())
@@ -176,7 +176,7 @@ class Mover:
         if relocation is None:
             return
         try:
-            await self._keep_moves(self.moves.ask_all([(*relocation, None)], "its place by load"))
+            await self._keep_moves(self.moves.ask_all([(*relocation, None)], "its place by load", by_load=True))
         except MoveRefused as error:
             self._env.trace.event("balance_refused", why=str(error))
 
@@ -189,21 +189,20 @@ class Mover:
         )
         return now
 
-    def _refusal(self, directory: Directory, partition: PartitionId, node: NodeId, role: Role) -> str:
+    def _refusal(self, directory: Directory, partition: PartitionId, node: NodeId, role: Role) -> str | None:
         """Why a node cannot have a partition too: its share of X would be too small, or the node full (M5)."""
         if (drain := self._drain_of(node)) is not None:
             return f"{node} is being drained by {drain}; {_LATER}"
         shares = SharesOfX(self._plan, directory)
         if (why := shares.refused(directory.placement, partition, node)) is not None:
             return f"on {node} {why}"
-        return (
-            self.balance.full(directory, partition, node, self._env.clock.monotonic_us()) if role is Role.ACTIVE else ""
-        )
+        if role is not Role.ACTIVE:
+            return None
+        return self.balance.full(directory, partition, node, self._env.clock.monotonic_us())
 
     def _drain_of(self, node: NodeId) -> Move | None:
         """A move that empties a node."""
-        moves = self.moves.open()
-        return next((move for move in moves if move.source == node and move.reason == is_drained(node)), None)
+        return next((move for move in self.moves.open() if move.drain == node), None)
 
     # --- moves that somebody orders ---
 
@@ -234,14 +233,16 @@ class Mover:
         """Raises MoveRefused."""
         directory, source = self._directories.current, NodeId(message.source)
         if message.verb == "move":
-            orders, reason = [(self._partition(message.partition), NodeId(message.target))], "ordered"
+            orders, reason, drain = [(self._partition(message.partition), NodeId(message.target))], "ordered", None
         else:
-            if (drain := self._drain_of(source)) is not None:
-                raise MoveRefused(f"{source} is being drained already: {drain} has not ended")
+            if (begun := self._drain_of(source)) is not None:
+                raise MoveRefused(f"{source} is being drained already: {begun} has not ended")
             if coming := [move for move in self.moves.open() if move.target == source]:
                 raise MoveRefused(f"{source} cannot be drained: {coming[0]} has not ended; {_LATER}")
-            orders, reason = targets(directory, source, self.moves.alive(), self._refusal), is_drained(source)
-        return self.moves.ask_all([(p, source, to, self._predicted(p, source, to, now)) for p, to in orders], reason)
+            orders = targets(directory, source, self.moves.alive(), self._refusal)
+            reason, drain = f"{source} is drained", source
+        asked = [(p, source, to, self._predicted(p, source, to, now)) for p, to in orders]
+        return self.moves.ask_all(asked, reason, drain=drain)
 
     def _predicted(self, partition: PartitionId, source: NodeId, target: NodeId, now: int) -> PredictedMove | None:
         """How the state of a move comes soonest; None: nobody knows.  Raises MoveRefused."""
@@ -266,7 +267,7 @@ class Mover:
         if dry_run or not asked:
             return MoveAnswer(1, 0, "", proposed, remarks)
         try:
-            return await self._keep_moves(self.moves.ask_all(asked, orders[0].reason), proposed, remarks)
+            return await self._keep_moves(self.moves.ask_all(asked, orders[0].reason, by_load=True), proposed, remarks)
         except MoveRefused as error:
             return MoveAnswer(1, 0, str(error))
 
@@ -288,6 +289,7 @@ class Mover:
                 predicted_us=move.predicted_us,
                 move=str(move),
                 reason=move.reason,
+                by_load=move.by_load,
             )
         return MoveAnswer(moves[0].number, moves[-1].number, "", proposed, remarks) if moves else MoveAnswer(1, 0, "")
 

@@ -78,6 +78,8 @@ class Move:
       number: of the order; they count up.
       role: what the source is to the partition, and the target is to be: ACTIVE or STANDBY.
       reason: who wanted it, for people.
+      drain: the node that it helps to empty.
+      by_load: loads ask for it, and no person.
       state_us: how long its state was expected to take, microseconds; None: nobody knew.
       state_from: where that is from, as was expected to be soonest.
       predicted_us: the same of the whole move.
@@ -86,8 +88,8 @@ class Move:
       mark: how far the others were when the target was first STABLE; None: it has not been.
       tries: how often the target fell silent.
       interrupted: the coordinator was restarted while it was under way, so nobody knows what its phases took.
-      dropping: why what was done is taken back; "" where it is not.
-      why: why it waits, or was dropped; "" where it goes on.
+      dropping: why what was done is taken back; None: it is not.
+      why: why it waits, or was dropped, for people.
     """
 
     number: int
@@ -96,6 +98,8 @@ class Move:
     target: NodeId
     role: Role
     reason: str
+    drain: NodeId | None = None
+    by_load: bool = False
     state_us: int | None = None
     state_from: StateSource = StateSource.PARTNER
     predicted_us: int | None = None
@@ -105,10 +109,10 @@ class Move:
     mark: int | None = None
     tries: int = 0
     interrupted: bool = False
-    dropping: str = ""
+    dropping: str | None = None
     why: str = ""
 
-    def kept(self) -> tuple[MovePhase, bool, int | None, int, str]:
+    def kept(self) -> tuple[MovePhase, bool, int | None, int, str | None]:
         """What a coordinator must know to go on with it."""
         return self.phase, self.was_standby, self.mark, self.tries, self.dropping
 
@@ -165,8 +169,8 @@ class RoleChange:
         return f"{self.partition}: {', '.join(roles)}"
 
 
-def _anything(partition: PartitionId, node: NodeId, role: Role) -> str:
-    return ""
+def _anything(partition: PartitionId, node: NodeId, role: Role) -> None:
+    """Every node can have every role."""
 
 
 class Moves:
@@ -176,8 +180,8 @@ class Moves:
       plan: the cluster.
       pause_us: a heartbeat; so long a target is seen as far as the old one before that retires.
       patience_us: how long a target may be silent before that counts as a failure.
-      refusal: why a node, which it names, cannot have this role for a partition, as its room or its X is not enough; ""
-        where it can.
+      refusal: why a node, which it names, cannot have this role for a partition, as its room or its X is not enough;
+        None: it can.
       known: moves of the coordinator before this one.
     """
 
@@ -188,7 +192,7 @@ class Moves:
         *,
         pause_us: int,
         patience_us: int,
-        refusal: Callable[[PartitionId, NodeId, Role], str] = _anything,
+        refusal: Callable[[PartitionId, NodeId, Role], str | None] = _anything,
         known: Iterable[Move] = (),
     ) -> None:
         self._plan = plan
@@ -255,11 +259,16 @@ class Moves:
         target: NodeId,
         reason: str,
         predicted: PredictedMove | None = None,
+        *,
+        drain: NodeId | None = None,
+        by_load: bool = False,
     ) -> Move:
         """Takes an order.
 
         Args:
           predicted: how its state comes soonest; None: nobody knows.
+          drain: the node that it helps to empty.
+          by_load: loads ask for it, and no person.
 
         Raises:
           MoveRefused: it cannot be carried out.
@@ -267,7 +276,7 @@ class Moves:
         if why := self._refusal(partition, source, target):
             raise MoveRefused(f"{partition} cannot move from {source} to {target}: {why}")
         role = self._directory.roles[partition][source]
-        move = Move(max(self._moves, default=0) + 1, partition, source, target, role, reason)
+        move = Move(max(self._moves, default=0) + 1, partition, source, target, role, reason, drain, by_load)
         if predicted is not None:
             move.state_us, move.state_from = round(predicted.seconds * SECOND), predicted.source
             move.predicted_us = self.expected_us(move.state_us, move.state_from)
@@ -279,7 +288,12 @@ class Moves:
         return move
 
     def ask_all(
-        self, moves: Iterable[tuple[PartitionId, NodeId, NodeId, PredictedMove | None]], reason: str
+        self,
+        moves: Iterable[tuple[PartitionId, NodeId, NodeId, PredictedMove | None]],
+        reason: str,
+        *,
+        drain: NodeId | None = None,
+        by_load: bool = False,
     ) -> list[Move]:
         """Takes orders, each with how its state comes soonest: all of them, or none.
 
@@ -289,7 +303,7 @@ class Moves:
         taken: list[Move] = []
         try:
             for partition, source, target, predicted in moves:
-                taken.append(self.ask(partition, source, target, reason, predicted))
+                taken.append(self.ask(partition, source, target, reason, predicted, drain=drain, by_load=by_load))
         except MoveRefused:
             self.forget(taken)
             raise
@@ -335,8 +349,8 @@ class Moves:
         """Processes that answer."""
         return self._outputs.keys()
 
-    def _refusal(self, partition: PartitionId, source: NodeId, target: NodeId) -> str:
-        """Why an order cannot be carried out; "" where it can."""
+    def _refusal(self, partition: PartitionId, source: NodeId, target: NodeId) -> str | None:
+        """Why an order cannot be carried out; None: it can."""
         directory = self._directory
         if partition not in directory.roles:
             return f"there is no such partition; there are {some(map(str, directory.roles))}"
@@ -349,7 +363,7 @@ class Moves:
             partition, target, directory.roles[partition][source]
         )
 
-    def _refusal_now(self, partition: PartitionId, source: NodeId, target: NodeId) -> str:
+    def _refusal_now(self, partition: PartitionId, source: NodeId, target: NodeId) -> str | None:
         """The same of what may change until the move begins."""
         roles = self._directory.roles[partition]
         if roles.get(source) not in (Role.ACTIVE, Role.STANDBY):
@@ -358,7 +372,7 @@ class Moves:
             return f"{target} {'runs it' if roles[target] is Role.ACTIVE else 'stands by for it'} already"
         if target not in self._outputs:
             return f"{target} does not answer; start it first"
-        return ""
+        return None
 
     def cancel(self, number: int) -> Move:
         """Ends a move at its next step.
@@ -399,7 +413,7 @@ class Moves:
         """
         found = {}
         for move in self.open():
-            if move.phase is MovePhase.LEAVE and move.dropping:
+            if move.phase is MovePhase.LEAVE and move.dropping is not None:
                 runs = move.source  # its target may become ready just now
             elif move.phase in _RUNS if move.role is Role.ACTIVE else self._stands_in(move):
                 runs = move.target
@@ -478,7 +492,7 @@ class Moves:
             move.dropping = move.dropping or f"{move.target} has another role"
         if move.phase in (MovePhase.INSTALL, MovePhase.FOLLOW) and self._in_vain(move, now):
             move.dropping = move.dropping or f"{move.why}, {_IN_VAIN}"
-        if move.dropping:
+        if move.dropping is not None:
             return self._drop(move, move.dropping)
         match move.phase:
             case MovePhase.WAIT:

@@ -52,8 +52,8 @@ class SettingsChange:
             raise SettingsRefused(f"{self.node} cannot have {describe_waits(changed.nodes[self.node])}: {why}")
         return changed
 
-    def _refused(self, directory: Directory) -> str:
-        """Why ``spe check`` would refuse the node's αX, now or when all moves are done; "" where it would not."""
+    def _refused(self, directory: Directory) -> str | None:
+        """Why ``spe check`` would refuse the node's αX, now or when all moves are done; None: it would not."""
         when = ""
         for move in [None, *self.moves()]:
             if move is not None and move.target == self.node and move.target not in directory.roles[move.partition]:
@@ -61,7 +61,7 @@ class SettingsChange:
             if why := refused_share(self.plan, directory, self.node):
                 least_us = -(-least_x_us(self.plan, directory, self.node) // MILLISECOND) * MILLISECOND
                 return f"{why}{when}; X of {show_duration(least_us)} or more would do"
-        return ""
+        return None
 
     def __str__(self) -> str:
         return f"set {self.node} {' '.join(f'{name}={value}' for name, value in self.changes)}"

@@ -310,8 +310,8 @@ class SourceProcess:
             channel, now = Channel(self._source.stream, 0), self._env.clock.monotonic_us()
             self._env.history(LogBehind(now, channel, message.consumer, message.position, proxy.base_id))
 
-    def _other_log(self, proxy: SourceProxy, message: Subscribe) -> str:
-        """Explains why this log is not the one that a consumer has read; "" if it is.
+    def _other_log(self, proxy: SourceProxy, message: Subscribe) -> str | None:
+        """Explains why this log is not the one that a consumer has read; None if it is.
 
         Only synced records are sent (S3), so no consumer has read beyond the end of the log.
         """
@@ -326,7 +326,7 @@ class SourceProcess:
                 f"the log of {self._me.name} ends at id {proxy.last_id}; {consumer} has read it up to id {position}."
                 " Its folder is an older copy, or was cut"
             )
-        return ""
+        return None
 
     def _heartbeat(self, visitor: Visitor, message: Heartbeat) -> HeartbeatAnswer:
         peer, proxy = visitor.name, self._proxy

@@ -85,8 +85,8 @@ class PushIntake(Live):
         self._folder: PurePosixPath
         self._until_stored: UntilStored
         self._settled: Callable[[int], Awaitable[None]]
-        #: Why nothing is taken; "" while rows are taken.
-        self._stopped = "the source has not begun to read"
+        #: Why nothing is taken; None while rows are taken.
+        self._stopped: str | None = "the source has not begun to read"
         #: Every writer has ended and all rows are in the log, or the log has the end of the stream.
         self._over = False
 
@@ -130,7 +130,7 @@ class PushIntake(Live):
         if missing := sorted(needed - self._staged.keys()):
             raise LogCorrupt(f"{self._part(missing[0])}: a part of a committed batch is missing")
         if ended:
-            self._over, self._stopped = True, ""
+            self._over, self._stopped = True, None
 
     def _part(self, name: str) -> PurePosixPath:
         return self._folder / "parts" / name
@@ -169,7 +169,7 @@ class PushIntake(Live):
             part.bytes += len(message.data)
             why = self._too_much(part)
             more = not why and not message.last
-            return None if more else PartStaged(name, why or await self._complete(part))
+            return None if more else PartStaged(name, why or await self._complete(part) or "")
         finally:
             if not more:
                 self.hung_up(attempt)
@@ -181,7 +181,7 @@ class PushIntake(Live):
             if part.name not in self._staged:
                 self._env.storage.remove(self._part(part.name))
 
-    def _unwanted(self, writer: str, message: StagePart) -> str:
+    def _unwanted(self, writer: str, message: StagePart) -> str | None:
         name = message.part
         if writer not in self._writers or not is_part_name(name):
             return f"{writer} must not push here, or {name!r} is no name of a part"
@@ -189,31 +189,31 @@ class PushIntake(Live):
             return f"there is a part {name} already: each attempt has a name of its own"
         return self._behind_end(writer, message.query, message.batch)
 
-    def _behind_end(self, writer: str, query: str, batch: int) -> str:
-        """Explains why a batch of an ended stream is refused; "" if the batch is taken, or was taken before."""
+    def _behind_end(self, writer: str, query: str, batch: int) -> str | None:
+        """Explains why a batch of an ended stream is refused; None if the batch is taken, or was taken before."""
         if self._ledger.has(writer, query, batch):
-            return ""
+            return None
         if writer in self._ledger.ended:
             return self._ledger.refuse(writer, query, batch, "")
-        return f"the stream has ended: batch {batch} of query {query} is not taken" if self._over else ""
+        return f"the stream has ended: batch {batch} of query {query} is not taken" if self._over else None
 
-    def _too_much(self, growing: _Arriving) -> str:
-        """Explains why a part must not grow; "" if it may.  The oldest parts of its writer make room for it (W5)."""
+    def _too_much(self, growing: _Arriving) -> str | None:
+        """Explains why a part must not grow; None if it may.  The oldest parts of its writer make room for it (W5)."""
         if growing.bytes > PART_BYTES:
             return f"more than {PART_BYTES >> 20} MiB: divide the batch into more partitions"
         room = STAGED_BYTES - sum(other.bytes for other in self._arriving.values() if other.writer == growing.writer)
         if self._staged_bytes[growing.writer] <= room:
-            return ""
+            return None
         needed = self._needed()
         for name, part in list(self._staged.items()):
             if part.writer == growing.writer and name not in needed:
                 self._remove({name})
                 if self._staged_bytes[growing.writer] <= room:
-                    return ""
+                    return None
         return f"the parts that arrive have more than {STAGED_BYTES >> 20} MiB. {_too_large(growing.batch)}"
 
-    async def _complete(self, complete: _Arriving) -> str:
-        """Checks and stages a complete part; returns "", or the reason for a refusal."""
+    async def _complete(self, complete: _Arriving) -> str | None:
+        """Checks and stages a complete part; returns None, or the reason for a refusal."""
         size = complete.file.size()
         reader = PartReader(complete.file.read, size, self._schema, StringPool())
         try:
@@ -224,7 +224,7 @@ class PushIntake(Live):
         await self._until_stored(partial(_append, complete.file, trailer_of(part)))
         await self._until_stored(complete.file.sync)
         self._keep(complete.name, part)
-        return ""
+        return None
 
     def _checked(self, reader: PartReader) -> int:
         """Returns the number of rows of a part.  Raises ValueError, RemoteProtocolError: they do not fit the source."""
@@ -252,7 +252,7 @@ class PushIntake(Live):
             why = self._stopped or await self._committed(writer, message)
         while not why and not self._stopped and self._pending() > PENDING_BYTES:
             await self._changed.wait(self._changed.token())
-        return PushCommitted(message.batch, why)
+        return PushCommitted(message.batch, why or "")
 
     def _pending(self) -> int:
         """Bytes that are committed but not in the source's log."""
@@ -266,14 +266,14 @@ class PushIntake(Live):
             return f"{max(1, pending >> 20)} MiB of committed batches are not in the log yet"
         return "the disk, or the check of a part, takes long"
 
-    async def _committed(self, writer: str, message: CommitPushed) -> str:
+    async def _committed(self, writer: str, message: CommitPushed) -> str | None:
         query, batch = message.query, message.batch
         if writer not in self._writers:
             return f"{writer} must not push here"
         if why := self._behind_end(writer, query, batch) or self._ledger.refuse(writer, query, batch, message.replaces):
             return why
         if self._ledger.has(writer, query, batch):
-            return ""  # it was committed, and the answer was lost
+            return None  # it was committed, and the answer was lost
         parts = [(name, self._staged.get(name)) for name in message.parts]
         known = [(name, part) for name, part in parts if part is not None and part.writer == writer]
         if len(known) < len(parts) or len(set(message.parts)) < len(parts):
@@ -289,7 +289,7 @@ class PushIntake(Live):
             self._being_committed = frozenset()
         # Including parts of a query that was replaced.
         self._sweep(lambda part: part.writer == writer and part.query != query)
-        return ""
+        return None
 
     async def _write(self, ledger: PushLedger) -> None:
         await self._until_stored(partial(self._env.storage.write_atomic, self._folder / "ledger", ledger.encode()))
@@ -306,7 +306,7 @@ class PushIntake(Live):
     async def end(self, writer: str) -> PushEnded:
         """Answers when the end of the writer is durable."""
         async with self._committing:
-            if why := self._stopped or ("" if writer in self._writers else f"{writer} must not push here"):
+            if why := self._stopped or (None if writer in self._writers else f"{writer} must not push here"):
                 return PushEnded(0, (), why)
             if writer not in self._ledger.ended:
                 await self._write(replace(self._ledger, ended=self._ledger.ended | {writer}))
@@ -345,7 +345,7 @@ class PushIntake(Live):
         Raises:
           LogCorrupt: a part was damaged since it was written.
         """
-        self._stopped = ""
+        self._stopped = None
         try:
             while True:
                 token = self._changed.token()
@@ -367,7 +367,7 @@ class PushIntake(Live):
                 self._remove({name for name, _ in batch.parts})
                 self._changed.wake()
         finally:
-            self._stopped = "" if self._over else "the source has stopped to take rows; its status says why"
+            self._stopped = None if self._over else "the source has stopped to take rows; its status says why"
             self._changed.wake()
 
     def _rows(self, batch: PushedBatch) -> PushedRows:

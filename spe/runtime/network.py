@@ -24,7 +24,7 @@ from trio.lowlevel import (
     wait_writable,
 )
 
-from spe.errors import LinkBroken, PortInUse
+from spe.errors import LinkBroken, PortInUse, TurnedAway
 from spe.runtime.connection_limits import CONNECTIONS_MAX, HELLO_S, STRANGERS_MAX, ConnectionLimits
 from spe.runtime.env import Trace
 
@@ -252,7 +252,8 @@ class TcpNetwork:
                     raw.socket.close()
                     raise
             except OSError as e:
-                raise LinkBroken(f"cannot connect to {address}: {_reason(e)}") from e
+                broken = TurnedAway if _is_turned_away(e) else LinkBroken
+                raise broken(f"cannot connect to {address}: {_reason(e)}") from e
         raise LinkBroken(f"cannot connect to {address}: no answer within {seconds:g} s")
 
     async def serve(
@@ -299,6 +300,13 @@ class TcpNetwork:
             limits.tell("connection_failed", address=stream.address, peer=stream.peer_name, error=why)
         finally:
             await trio.aclose_forcefully(stream)
+
+
+def _is_turned_away(error: BaseException | None) -> bool:
+    """Was a connection refused, at one of the addresses that were tried?"""
+    if isinstance(error, BaseExceptionGroup):
+        return any(map(_is_turned_away, error.exceptions))
+    return isinstance(error, ConnectionRefusedError) or (error is not None and _is_turned_away(error.__cause__))
 
 
 def _reason(error: BaseException) -> str:

@@ -20,7 +20,7 @@ from urllib.parse import quote, unquote
 
 import trio
 
-from spe.errors import ConfigError, LinkBroken
+from spe.errors import ConfigError, NoTls
 from spe.runtime.env import Network, Trace
 from spe.runtime.network import CONNECT_S, Handler
 from spe.runtime.rate_limited_trace import RateLimitedTrace
@@ -302,7 +302,7 @@ class TlsNetwork:
             return await self._secure(stream, self._tls.client, server_side=False)
         except (trio.BrokenResourceError, trio.TooSlowError, OSError) as error:
             await trio.aclose_forcefully(stream)
-            raise LinkBroken(f"{address}: no TLS: {_reason(error)}") from error
+            raise NoTls(f"{address}: no TLS: {_reason(error)}") from error
         except BaseException:
             await trio.aclose_forcefully(stream)
             raise

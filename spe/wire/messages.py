@@ -628,11 +628,16 @@ class JoinCluster(Message):
 
 @dataclass(frozen=True, slots=True)
 class JoinClusterAnswer(Message):
-    """The directory with the new node, once it is on disk; or the reason why the node is refused."""
+    """The directory with the new node, once it is on disk; or the reason why the node is refused.
+
+    Attributes:
+      failed: the node may join, but the coordinator's disk refuses.
+    """
 
     TAG: ClassVar[int] = 32
     revision: Annotated[bytes, revision_data]
     error: Reason
+    failed: Flag = False
 
 
 @dataclass(frozen=True, slots=True)

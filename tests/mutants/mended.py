@@ -141,12 +141,12 @@ def helper_leaves_those_that_are_behind(original: Any, self: Any, id: Any, one: 
 edited(
     "an-older-coordinator-is-not-told",
     "two coordinators run on, and nobody takes the directories of the earlier one (H6)",
-    Edit(Server, "_heartbeat", "(over := self._keeper.over(hello.incarnation))", "(over := '')"),
+    Edit(Server, "_heartbeat", "(over := self._keeper.over(hello.incarnation))", "(over := None)"),
 )
 edited(
     "a-hello-is-no-epoch-for-orders",
     "an older coordinator is obeyed by who has heard a later one say hello (H6)",
-    Edit(OrderFollower, "_follow", "over := self._keeper.over(message.epoch)", "over := ''"),
+    Edit(OrderFollower, "_follow", "over := self._keeper.over(message.epoch)", "over := None"),
 )
 edited(
     "state-that-is-away-is-not-waited-for",

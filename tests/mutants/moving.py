@@ -451,7 +451,7 @@ edited(
 edited(
     "something-moves-to-a-node-that-is-drained",
     "an order brings something to a node that another order empties (M1)",
-    Edit(Mover, "_drain_of", "move.source == node", "False"),
+    Edit(Mover, "_drain_of", "move.drain == node", "False"),
 )
 edited(
     "how-long-states-took-is-not-learned",

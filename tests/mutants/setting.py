@@ -51,7 +51,7 @@ edited(
 edited(
     "a-move-is-checked-when-ordered-only",
     "a partition moves to a node that has had its X set, or got another one, since the order (X4)",
-    Edit(Moves, "_wait", "if why := self._why_not(", 'if why := "" and self._why_not('),
+    Edit(Moves, "_wait", "if why := self._why_not(", "if why := None and self._why_not("),
 )
 edited(
     "judged-by-the-file",

@@ -16,7 +16,7 @@ from benchmarks.dashboard import served, simulated_hub
 from benchmarks.simulated_status import SimulatedCluster
 from replicas.cli.dashboard.hub import Hub
 from replicas.cli.view.view import Sight
-from spe.status import FaultStatus
+from spe.status import FaultStatus, UnreachedStatus
 from spe.stream.names import NodeState
 from spe.stream.times import SECOND
 from tests.support.sights import NOW, a_sight, a_small_replica, deployed
@@ -64,7 +64,7 @@ def test_texts_from_processes_are_never_markup() -> None:
         source = a_source("source:a", frontier=NOW, fault=EVIL, note=EVIL)
         client = a_client(a_channel(channel="out/0", producer=EVIL, held=True, tentative=5, last_arrival_us=at))
         sight = a_sight(at, full, source, client, title=f"small   {EVIL}", faults=[fault], note=EVIL)
-        return replace(sight, errors={"n2": EVIL}, phases={**sight.phases, "n2": EVIL})
+        return replace(sight, errors={"n2": UnreachedStatus("silent", EVIL)}, phases={**sight.phases, "n2": EVIL})
 
     with opened(of_small_cluster(evil)) as driver:
         until(driver, "document.querySelector('#why .cause')")

@@ -20,7 +20,7 @@ from replicas.simulation.world.cluster import SimCluster
 from spe.config import load_text
 from spe.plan.delays import ReplayEpoch, delay_bound_us
 from spe.plan.deploy import Deployed, with_addresses
-from spe.status import ClientStatus, ProcessStatus
+from spe.status import ClientStatus, ProcessStatus, UnreachedStatus
 from spe.stream.ids import Channel
 from spe.wire.messages import MoveAnswer, MoveOrder
 from tests.support.long_forms import long_but
@@ -72,7 +72,7 @@ class Cluster:
             if cluster.runs(name):
                 statuses[name] = self._client(client)
             else:
-                errors[name] = "no answer"
+                errors[name] = UnreachedStatus("silent", "no answer")
         took_us = {name: seen.took_us for name, seen in poller.seen.items()}
         return Look(cluster.env("control").clock.wall_us(), statuses, errors, took_us)
 

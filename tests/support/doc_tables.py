@@ -278,7 +278,7 @@ def _classes(hint: Any) -> Iterator[type]:
 def _type(hint: Any) -> str:
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Literal:
-        return f'`"{inner[0]}"`'
+        return " or ".join(f'`"{one}"`' for one in inner)
     if origin in (Union, UnionType):
         return " or ".join(map(_type, inner))
     if origin is tuple:

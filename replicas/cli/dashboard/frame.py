@@ -107,7 +107,9 @@ class _Frame:
             "at": sight.now_us,
             "begun": sight.begun_us,
             "processes": {name: word for name, word in self._words.items() if word},
-            "errors": {name: sight.errors[name] for name, word in self._words.items() if word and name in sight.errors},
+            "errors": {
+                name: sight.errors[name].why for name, word in self._words.items() if word and name in sight.errors
+            },
             "disks": self._disks(),
             "sources": [self._source(s) for s in layout.sources],
             "replicas": [row for _, row in sorted(placed, key=lambda pair: pair[0])],

@@ -37,6 +37,7 @@ from spe.status import (
     ReplicaStatus,
     SourceLogStatus,
     SourceStatus,
+    UnreachedStatus,
 )
 from spe.stream.ids import PartitionId, ReplicaId
 from spe.stream.names import NodeId, NodeState, StreamId, UnitId
@@ -92,7 +93,7 @@ class Sight:
     begun_us: int | None = None
     phases: Mapping[str, str] = field(default_factory=dict)
     seen: Mapping[str, Seen] = field(default_factory=dict)
-    errors: Mapping[str, str] = field(default_factory=dict)
+    errors: Mapping[str, UnreachedStatus] = field(default_factory=dict)
     faults: Sequence[FaultStatus] = ()
     note: str = ""
     loads: bool = False

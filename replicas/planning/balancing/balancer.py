@@ -143,8 +143,8 @@ class Balancer:
         """Returns the cores and bytes that a node's partitions need, as far as known."""
         return self._cluster.need(node, now)
 
-    def full(self, node: NodeId, hosted: Iterable[PartitionId], now: int) -> str:
-        """Returns why a node has no room below its caps for these partitions; "" if it has, as far as known."""
+    def full(self, node: NodeId, hosted: Iterable[PartitionId], now: int) -> str | None:
+        """Returns why a node has no room below its caps for these partitions; None if it has, as far as known."""
         known = [load for p in hosted if (load := self._cluster.load(p, now)) is not None]
         return self._beyond(node, sum(load.cpu for load in known), sum(load.memory for load in known))
 
@@ -274,17 +274,17 @@ class Balancer:
 
     def _described(self, full: list[NodeId], now: int) -> str:
         """Describes how full the nodes beyond a cap are."""
-        return ", ".join(self._beyond(node, *self._cluster.need(node, now)) for node in full)
+        return ", ".join(filter(None, (self._beyond(node, *self._cluster.need(node, now)) for node in full)))
 
-    def _beyond(self, node: NodeId, cpu: float, memory: float) -> str:
-        """Describes the part of a need beyond the caps of a node; "" where nothing is."""
+    def _beyond(self, node: NodeId, cpu: float, memory: float) -> str | None:
+        """Describes the part of a need beyond the caps of a node; None where nothing is."""
         room, cap = self._cluster.nodes[node].room, self._settings.cap
         texts = []
         if cpu > cap * room.capacity:
             texts.append(f"{node} needs {cpu:.2f} of {cap * room.capacity:.2f} cores")
         if memory > cap * room.memory:
             texts.append(f"{node} needs {memory / 1e6:.0f} of {cap * room.memory / 1e6:.0f} MB")
-        return ", ".join(texts)
+        return ", ".join(texts) or None
 
     def _complaints(self, full: list[NodeId], now: int) -> list[StillFull]:
         """Reports nodes that stay full, once; not while a partition of theirs rests, for it may still move."""

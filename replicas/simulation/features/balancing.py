@@ -84,7 +84,5 @@ def count_balancing(history: History, counters: Counters) -> None:
             counters.add(f"balance: {event.text.partition(' ')[0].partition('=')[2]}")
         elif event.name == "balance_refused":
             counters.add("balance: refused")
-        elif event.name == "move_ordered":
-            reason = event.text.partition("reason=")[2]
-            if reason != "ordered" and not reason.endswith("is drained"):
-                counters.add("balance: moves")
+        elif event.name == "move_ordered" and event.text.endswith(" by_load=True"):
+            counters.add("balance: moves")

@@ -34,7 +34,7 @@ from replicas.node.observation import buffers
 from replicas.node.process import NodeProcess
 from replicas.node.replica import Replica
 from replicas.placement.coordinator import Coordinator, Superseded
-from replicas.placement.joining import JoinRefused, join
+from replicas.placement.joining import JoinFailed, join
 from replicas.placement.store import CoordinatorStore
 from replicas.reference import Rejected, reference_rows, some_of
 from replicas.simulation.features.checkpoint_logs import LeftLog
@@ -499,9 +499,7 @@ class SimCluster:
         self.taken_out.discard(name)
         try:
             await join(self.env(name), *self._deployed(name), self._newcomers[name], "")
-        except (JoinRefused, OSError) as error:
-            if isinstance(error, JoinRefused) and "cannot be kept" not in str(error):
-                raise
+        except (JoinFailed, OSError) as error:
             self.note(f"{name} ended: {error}")  # a disk failed, its own or that of the coordinator
             self.ended_alone.add(name)
             self.kill(name)

@@ -20,7 +20,7 @@ import trio.lowlevel
 from replicas.simulation.world.link import GOOD, LinkState, Pair, SimLinks
 from replicas.simulation.world.pipe import Pipe
 from replicas.simulation.world.stream import KILLED, RESET, SimStream
-from spe.errors import LinkBroken, PortInUse
+from spe.errors import LinkBroken, PortInUse, TurnedAway
 from spe.runtime.network import CONNECT_S
 
 Accept = Callable[[SimStream], None]
@@ -139,7 +139,7 @@ class SimNetwork:
             raise LinkBroken(f"cannot connect to {address}: no answer within {seconds:g} s")
         _, accept = self._listeners.get(address, _NOBODY)
         if accept is None or self._links.is_refused(source, target):
-            raise LinkBroken(f"cannot connect to {address}: refused")
+            raise TurnedAway(f"cannot connect to {address}: refused")
         there, back = Pipe(source, target), Pipe(target, source)
         near, far = SimStream(self._links, back, there), SimStream(self._links, there, back)
         near.other, far.other = far, near

@@ -11,8 +11,9 @@ import pytest
 from consistency.explaining.explain import BETWEEN_US, explain
 from consistency.explaining.model import CauseKind, Condition, Explanation, Look
 from spe.config import load_text
+from spe.errors import LinkBroken, LinkClosed, NoTls, PeerBusy, PeerRefused, SpeError, TurnedAway
 from spe.metrics.health import not_ready
-from spe.status import CoordinatorStatus, NodeStatus, ProcessStatus, ReplicaStatus, SettingsStatus
+from spe.status import CoordinatorStatus, NodeStatus, ProcessStatus, ReplicaStatus, SettingsStatus, UnreachedStatus
 from spe.stream.names import NodeState
 from spe.stream.times import END_OF_TIME, SECOND
 from tests.support import statuses
@@ -138,7 +139,7 @@ def test_without_answers_of_clients_replicas_explain_the_cluster() -> None:
     (found,) = explain(*load_text(CONFIG), before, now)
     assert (found.client, found.condition, found.causes) == ("", Condition.FINE, ())
 
-    errors = {"n1": "cannot connect to n1", "n2": "cannot connect to n2"}
+    errors = {n: UnreachedStatus("silent", f"cannot connect to {n}") for n in ("n1", "n2")}
     now = replace(now, statuses=without(now, "client:client", "n1", "n2"), errors=errors)
     (found,) = explain(*load_text(CONFIG), before, now)
     assert (found.condition, kinds(found)) == (Condition.SILENT, [CauseKind.DOWN] * 2)
@@ -150,7 +151,9 @@ def test_without_answers_of_clients_replicas_explain_the_cluster() -> None:
 
 def test_a_producer_that_is_lost_is_replaced() -> None:
     before, now = look(AT_US, {}), look(AT_US + BETWEEN_US, {"frontier": AT_US})
-    now = replace(now, statuses=without(now, "n1"), errors={"n1": "n1 did not answer within 1 s"})
+    now = replace(
+        now, statuses=without(now, "n1"), errors={"n1": UnreachedStatus("silent", "n1 did not answer within 1 s")}
+    )
     (found,) = explain(*load_text(CONFIG), before, now)
     assert (kinds(found), found.next) == ([CauseKind.DOWN], ("client:client switches to n2 within 400ms",))
 
@@ -169,7 +172,9 @@ def test_any_node_status_has_an_explanation() -> None:
     """A replica that the plan places nowhere, and inputs that read each other."""
     odd: ReplicaStatus = a_replica(NodeState.UP_FAILURE, inputs=(an_input(main=None), an_input(main="n9")))
     base = look(AT_US, {})
-    one = replace(base, statuses={**base.statuses, "n9": a_node("n9", odd)}, errors={"n8": "no answer"})
+    one = replace(
+        base, statuses={**base.statuses, "n9": a_node("n9", odd)}, errors={"n8": UnreachedStatus("silent", "no answer")}
+    )
     (found,) = explain(*load_text(CONFIG), one, one)
     assert {cause.kind for cause in found.elsewhere} >= {CauseKind.DOWN}
 
@@ -203,23 +208,25 @@ def test_moves_that_concern_the_output_are_reported() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "kind", "why"),
+    ("error", "kind", "why"),
     [
-        ("cannot connect to h:1: no answer within 2 s", CauseKind.LINK, "is cut, or far too slow"),
-        ("more than 4 heartbeats without an answer", CauseKind.LINK, "is cut, or far too slow"),
-        ("cannot connect to h:1: Connection refused", CauseKind.LINK, "refuses connections: a firewall, or n1 has"),
-        ("the token does not match", CauseKind.REFUSED, "source:shop refuses n1: the token does not match"),
-        ("", CauseKind.LINK, "the link between source:shop and n1 is cut, or far too slow"),
+        (LinkBroken("cannot connect to h:1: no answer within 2 s"), CauseKind.LINK, "is cut, or far too slow"),
+        (LinkClosed("the token went round the world"), CauseKind.LINK, "is cut, or far too slow"),
+        (TurnedAway("cannot connect to h:1: busy"), CauseKind.LINK, "refuses connections: a firewall, or n1 has"),
+        (PeerRefused("no answer is right"), CauseKind.REFUSED, "source:shop refuses n1: no answer is right"),
+        (PeerBusy("refused: too many"), CauseKind.REFUSED, "source:shop refuses n1: refused: too many"),
+        (NoTls("h:1: no TLS: lost"), CauseKind.REFUSED, "source:shop refuses n1: h:1: no TLS: lost"),
+        (None, CauseKind.LINK, "the link between source:shop and n1 is cut, or far too slow"),
     ],
 )
-def test_why_a_source_that_answers_is_not_reached(said: str, kind: CauseKind, why: str) -> None:
+def test_why_a_source_that_answers_is_not_reached(error: SpeError | None, kind: CauseKind, why: str) -> None:
     """As the node says it: it is the one that tries."""
 
     def at(at_us: int) -> Look:
         found = look(
             at_us, {"frontier": AT_US, "last_arrival_us": 0}, input=AT_US, frontier=AT_US, reads={"main": None}
         )
-        node = replace(found.statuses["n1"], unreachable={"source:shop": said} if said else {})
+        node = replace(found.statuses["n1"], unreachable={"source:shop": UnreachedStatus.of(error)} if error else {})
         return replace(found, statuses={**found.statuses, "n1": node})
 
     (found,) = explain(*load_text(CONFIG), at(AT_US), at(AT_US + BETWEEN_US))

@@ -61,6 +61,7 @@ from spe.status import (
     SettingsStatus,
     SourceStatus,
     SwitchStatus,
+    UnreachedStatus,
 )
 from spe.stream.change import Change
 from spe.stream.ids import Channel
@@ -1328,7 +1329,7 @@ def test_the_phase_of_a_process_hides_its_last_status(phase: Phase) -> None:
 
 def test_processes_without_answer_are_silent_or_unreachable() -> None:
     seen = {"n1": Seen(a_node("n1", a_replica()), NOW - 5 * SECOND)}
-    text = drawn(a_sight(phases={}, seen=seen, errors={"n1": "no answer within 1 s"}))
+    text = drawn(a_sight(phases={}, seen=seen, errors={"n1": UnreachedStatus("silent", "no answer within 1 s")}))
     assert line_of(text, "n1 main")[2] == "silent"
     assert line_of(text, "n2 main")[2] == "unreachable"
 
@@ -1438,7 +1439,9 @@ def test_directory_version_is_drawn_with_nodes_that_lack_it() -> None:
 
 def test_clients_without_a_server_are_not_drawn() -> None:
     """In a real deployment clients have no server."""
-    text = drawn(Sight("small", NOW, errors={"n1": "refused", "n2": "refused", "source:shop": "refused"}))
+    text = drawn(
+        Sight("small", NOW, errors=dict.fromkeys(("n1", "n2", "source:shop"), UnreachedStatus("refused", "no")))
+    )
     assert "client" not in text
 
 

@@ -45,12 +45,12 @@ def test_partners_are_all_nodes_with_role_for_same_partition() -> None:
     ("spot", "by_host", "why"),
     [
         (Spot("0", "h1"), False, "n1 runs on executor 0 on h1"),
-        (Spot("1", "h1"), False, ""),
+        (Spot("1", "h1"), False, None),
         (Spot("1", "h1"), True, "n1 runs on host h1"),
-        (Spot("1", "h2"), True, ""),
+        (Spot("1", "h2"), True, None),
     ],
 )
-def test_partners_share_no_executor_nor_a_host_where_that_counts(spot: Spot, by_host: bool, why: str) -> None:
+def test_partners_share_no_executor_nor_a_host_where_that_counts(spot: Spot, by_host: bool, why: str | None) -> None:
     assert conflict("n2", spot, TWO, {"n1": Spot("0", "h1")}, by_host=by_host) == why
 
 

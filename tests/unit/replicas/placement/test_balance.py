@@ -198,7 +198,7 @@ def test_a_node_without_room_is_no_target_and_says_so() -> None:
     world.learn()
     full = world.balance.full(world.directory, p(0), N2, world.now)
     assert full == "n2 needs 1.00 of 0.80 cores"
-    assert world.balance.full(world.directory, p(0), N3, world.now) == ""
+    assert world.balance.full(world.directory, p(0), N3, world.now) is None
     assert isinstance(world.balance.predicted(p(0), N3, world.now), PredictedMove)
     refused = world.balance.predicted(p(0), N2, world.now)
     assert isinstance(refused, RefusedMove)
@@ -293,11 +293,13 @@ def test_joining_node_counts_by_its_room_before_it_answers() -> None:
     joined = replace(world.directory.nodes[N3], id=NodeId("n9"), address="n9:1", capacity=4.0)
     world.directory = world.directory.with_node(joined)
     world.step()
-    assert world.balance.full(world.directory, p(0), joined.id, world.now) == ""
+    assert world.balance.full(world.directory, p(0), joined.id, world.now) is None
     world.alive = {"n1", "n9"}
     world.step()
     assert {a.target for a in world.balance.proposed(world.now)[0]} == {joined.id}
-    assert world.balance.full(world.directory.with_role(p(1), joined.id, Role.ACTIVE), p(0), joined.id, world.now) == ""
+    assert (
+        world.balance.full(world.directory.with_role(p(1), joined.id, Role.ACTIVE), p(0), joined.id, world.now) is None
+    )
 
 
 def test_a_node_that_joins_again_has_the_room_that_it_says_then() -> None:

@@ -411,7 +411,7 @@ def test_target_silent_for_its_patience_is_abandoned() -> None:
     beats_until(world, move, MovePhase.INSTALL)
     world.silent.add(B)
     beats(world, 20)
-    assert (move.phase, move.dropping) == (MovePhase.INSTALL, "")
+    assert (move.phase, move.dropping) == (MovePhase.INSTALL, None)
     world.beat()
     assert move.dropping == "n1b does not answer"
 

@@ -22,6 +22,7 @@ from spe.status import (
     NewestStatus,
     ResultStatus,
     SettingsStatus,
+    UnreachedStatus,
 )
 from spe.stream.ids import Channel
 from spe.stream.names import NodeState, StreamId
@@ -88,7 +89,8 @@ def test_why_a_process_is_down_is_a_sentence(phase: Phase, said: str) -> None:
 
 
 def test_silent_and_unreachable_nodes_are_shown_with_reason() -> None:
-    sight = a_sight(phases={}, without=["n2"], errors={"n1": "no answer", "n2": "cannot connect"})
+    errors = {"n1": UnreachedStatus("silent", "no answer"), "n2": UnreachedStatus("turned away", "cannot connect")}
+    sight = a_sight(phases={}, without=["n2"], errors=errors)
     seen = {**sight.seen, "n1": replace(sight.seen["n1"], at_us=NOW - 5 * SECOND)}
     found = shown(replace(sight, seen=seen))
     assert {name: one["state"] for name, one in found["replicas"].items()} == {
