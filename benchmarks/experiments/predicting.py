@@ -22,7 +22,7 @@ from benchmarks.cpu import cores_of_ended
 from benchmarks.experiments.played_run import PlayedRun, printed_by
 from benchmarks.experiments.record import Plot, Row, experiment, once
 from replicas.cli.move import OVER, move
-from replicas.placement.moves import MovePhase
+from replicas.placement.deciders.move import MovePhase
 from replicas.simulation.scenarios.scenario import Scenario
 from replicas.simulation.world.clock import JumpClock
 from replicas.simulation.world.cluster import SimCluster

@@ -5,7 +5,7 @@ No tuples go through it.  While it is away no standby takes over; everything els
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -13,18 +13,19 @@ import trio
 
 from replicas.consumer.upstream import Upstream
 from replicas.link.connection import Identity
-from replicas.placement.activation import Activation, RateMeter
-from replicas.placement.coordination import Coordination, Decision
-from replicas.placement.heard_loads import HeardLoads
+from replicas.placement.deciders.activation import Activation, RateMeter
+from replicas.placement.deciders.install import Goals, InstallDecider
+from replicas.placement.deciders.lending import Lent
+from replicas.placement.deciders.move import RoleChange
+from replicas.placement.deciders.recovery_order import Held, PlanningTask, RecoveryOrder
+from replicas.placement.deciders.replay import Decision
 from replicas.placement.issuing import DirectoryIssuer
 from replicas.placement.joining import JoinRefused, LeaveRefused, joined, left
-from replicas.placement.lending import Lent
-from replicas.placement.mover import Mover
-from replicas.placement.moves import Moves, RoleChange
-from replicas.placement.recovery_order import RecoveryOrder
+from replicas.placement.mover import Mover, MoveStep
 from replicas.placement.settings_change import SettingsChange, SettingsRefused
 from replicas.placement.store import CoordinatorStore
-from replicas.planning.load import SAMPLE_US, LoadHistory
+from replicas.placement.view import ClusterView
+from replicas.planning.load import SAMPLE_US
 from replicas.producer.server import Injector, Server
 from replicas.producer.service import Handler, Service
 from spe.errors import ConfigError, RemoteProtocolError, SpeError
@@ -34,8 +35,8 @@ from spe.plan.revision import decode_node
 from spe.runtime.env import Env
 from spe.runtime.log_line import Level, say
 from spe.status import CoordinatorStatus
-from spe.stream.ids import ReplicaId
-from spe.stream.names import NodeId, StreamId
+from spe.stream.names import NodeId
+from spe.stream.times import SECOND
 from spe.wire.messages import (
     HeartbeatAnswer,
     JoinCluster,
@@ -51,8 +52,50 @@ from spe.wire.messages import (
 
 #: Orders under way at once; an answer that does not come is not waited for.
 UNANSWERED: Final = 256
+#: How often the balancer looks.
+BALANCE_US: Final = SECOND
 #: Moves that the status shows of those that are over, the newest.
 OVER_SHOWN: Final = 20
+
+
+class Due:
+    """A time that comes again and again; never without a period."""
+
+    def __init__(self, period_us: int | None) -> None:
+        self._period_us = period_us
+        self._next_at = 0
+
+    def begin(self, now: int) -> None:
+        self._next_at = now + (self._period_us or 0)
+
+    def is_now(self, now: int) -> bool:
+        if self._period_us is None or now < self._next_at:
+            return False
+        self._next_at = now + self._period_us
+        return True
+
+
+class Jobs:
+    """Work that takes long, beside the loop that decides; one of each kind at a time."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self._nursery = nursery
+        self._busy: set[str] = set()
+
+    def busy(self, kind: str) -> bool:
+        return kind in self._busy
+
+    def start(self, kind: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Begins it, unless the last one of its kind has not ended."""
+        if kind not in self._busy:
+            self._busy.add(kind)
+            self._nursery.start_soon(self._run, kind, work)
+
+    async def _run(self, kind: str, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        finally:
+            self._busy.remove(kind)
 
 
 class Superseded(SpeError):
@@ -89,41 +132,9 @@ class Coordinator:
         self._store = store
         self._configured = directory.nodes.keys()
         self.directories = DirectoryIssuer(env, plan, directory, self._me, store)
-        directory = self.directories.current
-        now = env.clock.monotonic_us()
-        timing = plan.timing
-        self.coordination = Coordination(
-            plan,
-            directory,
-            now,
-            patience_us=timing.heartbeat_us,
-            recovery_us=4 * max(timing.request_us, timing.connect_us, timing.heartbeat_us),
-        )
-        known = store.loads(plan.fingerprint), store.memory(plan.fingerprint)
-        self.recovery = RecoveryOrder(plan, directory, *known)
-        settings = directory.coordinator
-        self.activation = Activation(
-            plan,
-            directory,
-            settings.budget,
-            algorithm=settings.algorithm,
-            margin=settings.margin,
-            active=store.wanted(plan.fingerprint),
-        )
-        self._meter = RateMeter(plan, now)
-        self._source_meter = RateMeter(plan, now)
-        self._loads = HeardLoads(directory)
         self._upstream = Upstream(
-            env,
-            plan,
-            self.directories,
-            heard=self._heard,
-            gone=self._gone,
-            other_message=self._answered,
+            env, plan, self.directories, heard=self._heard, gone=self._gone, other_message=self._answered
         )
-        self.mover = Mover(env, plan, self.directories, store, self._upstream.versions)
-        self._keep_chosen(now)
-        self.directories.on_change(self._redirect)
         #: 0 before it has begun.
         self.epoch = 0
         self._number = store.last_number()
@@ -131,7 +142,33 @@ class Coordinator:
         self._superseded: str | None = None
         #: Latest epoch that we were told of.
         self._later = 0
-        self._unwritten = False
+        #: Does the store have something that is not on the disk?
+        self._noted = False
+        self._make_deciders(self.directories.current, env.clock.monotonic_us())
+        self._follow()
+        self.directories.on_change(self._redirect)
+
+    def _make_deciders(self, directory: Directory, now: int) -> None:
+        """What decides, by what the coordinator before us knew."""
+        plan, store, timing = self._plan, self._store, self._plan.timing
+        recovery_us = 4 * max(timing.request_us, timing.connect_us, timing.heartbeat_us)
+        self.view = ClusterView(plan, directory, now, recovery_us=recovery_us)
+        self.install = InstallDecider(self.view, patience_us=timing.heartbeat_us)
+        known = store.loads(plan.fingerprint), store.memory(plan.fingerprint)
+        self.recovery = RecoveryOrder(self.view, *known)
+        settings = directory.coordinator
+        self.activation = Activation(
+            self.view,
+            settings.budget,
+            algorithm=settings.algorithm,
+            margin=settings.margin,
+            active=store.wanted(plan.fingerprint),
+        )
+        self.mover = Mover(self._env, self.view, store)
+        self._meter = RateMeter(plan, now)
+        self._source_meter = RateMeter(plan, now)
+        self._adapts, self._samples = Due(settings.adapt_us), Due(SAMPLE_US)
+        self._balances = Due(BALANCE_US if self.mover.balance.automatic else None)
 
     async def run(self, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED) -> None:
         """Serves until cancelled; ``task_status`` gets the bound address.
@@ -155,160 +192,130 @@ class Coordinator:
             address = await nursery.start(self._env.network.serve, at, server.handle)
             await nursery.start(self._upstream.run, self._peers())
             task_status.started(address)
-            nursery.start_soon(self._plan_actives)
-            nursery.start_soon(self._keep_notes)
-            nursery.start_soon(self.mover.run)
-            nursery.start_soon(self._plan_recovery)
-            nursery.start_soon(self._lend)
-            nursery.start_soon(self._keep_loads)
-            await self._decide()
+            await self._decide(Jobs(nursery))
             await self._remember_later()
             nursery.cancel_scope.cancel()
         raise Superseded(self._superseded or "")
-
-    @property
-    def loads(self) -> LoadHistory:
-        """What each partition has needed (L1); times are monotonic microseconds of our clock."""
-        return self._loads.history
 
     def _peers(self) -> dict[str, str]:
         return {n: a for n, a in self.directories.current.addresses().items() if n != COORDINATOR}
 
     def _redirect(self, directory: Directory) -> None:
         """Another directory counts from here on."""
-        now = self._env.clock.monotonic_us()
-        self.coordination.redirect(directory, now)
-        self.recovery.redirect(directory)
-        self.mover.redirect(directory)
-        self._loads.redirect(directory)
-        self._keep_chosen(now)
+        self.view.redirect(directory, self._env.clock.monotonic_us())
+        self.recovery.redirect()
+        self._follow()
         self._upstream.redirect(directory, self._peers())
 
-    def _keep_chosen(self, now: int) -> None:
-        passing = self.mover.moves.passing() | self.recovery.lending.lent
-        keep_chosen(self.activation, self.coordination, self.mover.moves, self.directories.current, passing, now)
+    # --- the loop ---
 
-    async def _decide(self) -> None:
-        """Gives orders until this coordinator is superseded."""
-        moves = self.mover.moves
-
-        def answers(source: str) -> bool:
-            return f"source:{source}" in moves.alive()
-
+    async def _decide(self, jobs: Jobs) -> None:
+        """Asks all deciders at every heartbeat, until this coordinator is superseded."""
+        clock = self._env.clock
+        if len(self.activation.active) != self.activation.budget:
+            jobs.start("choose", partial(self._choose, {}))
+        for due in (self._adapts, self._samples, self._balances):
+            due.begin(clock.monotonic_us())
         while self._superseded is None:
-            await self._env.clock.sleep(self._plan.timing.heartbeat_us / 1e6)
+            await clock.sleep(self._plan.timing.heartbeat_us / 1e6)
             if self.directories.later > self.epoch:
                 self._supersede(self.directories.later, "somebody has the directory of")
-            self.coordination.bring(moves.wanted(), moves.restoring(), moves.leaving())
-            version = self.directories.version
-            behind = {NodeId(peer) for peer, theirs in self._upstream.versions().items() if theirs < version}
-            now = self._env.clock.monotonic_us()
-            self._keep_chosen(now)
-            short, unserved = self.recovery.in_force, self.coordination.unserved(now)
-            soon_us = self._plan.timing.heartbeat_us
-            self.coordination.hold(self.recovery.look(unserved, now, soon_us, moves.know, answers))
-            for replica in self.recovery.without_role if self.recovery.in_force else ():
-                self._env.trace.event("role_wanted", verb="install", replica=str(replica))
-            if short and not self.recovery.in_force:
-                self._env.trace.event("recovery_over")
-            for decision in self.coordination.decide(now, behind):
-                self._order(decision)
-
-    async def set(self, message: SetOrder) -> SetAnswer:
-        """Another X, α or policy that somebody wants a node to have (X4)."""
-        change = SettingsChange(
-            self._plan, self.directories.configuration, NodeId(message.node), message.changes, self.mover.moves.open
-        )
-        try:
-            version = await self.directories.publish(change, str(change))
-        except SettingsRefused as error:
-            return SetAnswer(0, 0, str(error))
-        except (OSError, ValueError) as error:
-            return SetAnswer(0, 0, f"the order cannot be kept: {error}")
-        return SetAnswer(*version, "")
-
-    async def _remember_later(self) -> None:
-        """Stores the later epoch, so that the next coordinator here begins a larger one whatever the clock says."""
-        try:
-            await self._store.heard_of(self._later)
-        except OSError as error:
-            self._env.trace.event("epoch_not_kept", why=str(error))
-
-    async def _keep_notes(self) -> None:
-        """Writes what was answered to orders, a moment later."""
-        while True:
-            await self._env.clock.sleep(self._plan.timing.heartbeat_us / 1e6)
-            if not self._unwritten:
-                continue
-            self._unwritten = False
-            try:
-                await self._store.write()
-            except OSError as error:  # the notes are for people; decisions rest on heartbeats
-                self._env.trace.event("orders_not_noted", why=str(error))
-
-    async def _plan_recovery(self) -> None:
-        """Plans which lost partitions come back first, while there is too little room."""
-        while True:
-            await self._env.clock.sleep(self._plan.timing.heartbeat_us / 1e6)
+            now = clock.monotonic_us()
+            self._look(now)
+            if not jobs.busy("choose"):
+                self._choose_standbys(now, jobs)
+            self._measure(now)
             if (task := self.recovery.task()) is not None:
-                planned = await self._env.compute.run(task.run)
-                self.recovery.adopt(planned)
-                self._env.trace.event("recovery_planned", **self.recovery.summary())
+                jobs.start("plan recovery", partial(self._plan_recovery, task))
+            if self._balances.is_now(now):
+                jobs.start("balance", self.mover.follow_loads)
+            jobs.start("write", self._write)
 
-    async def _lend(self) -> None:
-        """Gives nodes the roles that a recovery needs, and takes them back."""
+    def _look(self, now: int) -> None:
+        """Gives the orders that follow from the view; waits for nothing."""
+        self.view.versions = self._upstream.versions()
+        moves = self.mover.moves
+        moves.look()
+        self._follow()
+        held = self._held(now)
+        goals = Goals(self.activation.wanted(), moves.wanted(), moves.restoring(), moves.leaving(), held)
+        self.install.aim(goals, now)
+        for decision in self.install.decide(now):
+            self._order(decision)
 
-        def wanted() -> Lent | RoleChange | None:
-            spared = partial(self.coordination.spared, now=self._env.clock.monotonic_us())
-            return self.recovery.role_change({move.partition for move in self.mover.moves.open()}, spared)
+    def _follow(self) -> None:
+        """Lets those standbys be chosen that stay what they are (H7)."""
+        self.activation.follow(self.mover.moves.passing() | self.recovery.lending.lent)
 
-        def if_still_wanted(directory: Directory) -> Directory:
-            if change is None or wanted() != change:
-                raise ValueError("another directory came first")
-            return change(directory)
+    def _held(self, now: int) -> Held:
+        """Where lost partitions are to run, while there is too little room."""
+        short = self.recovery.in_force
+        held = self.recovery.look(self.install.unserved(now), now, self._plan.timing.heartbeat_us)
+        for replica in self.recovery.without_role if self.recovery.in_force else ():
+            self._env.trace.event("role_wanted", verb="install", replica=str(replica))
+        if short and not self.recovery.in_force:
+            self._env.trace.event("recovery_over")
+        return held
 
-        while True:
-            await self._env.clock.sleep(self._plan.timing.heartbeat_us / 1e6)
-            change = wanted()
-            try:
-                if change is not None:
-                    await self.directories.publish(if_still_wanted, f"{change}: recovery")
-                    self._env.trace.event("role_lent", change=str(change).replace(" ", "_"))
-            except (OSError, ValueError) as error:  # it comes again
-                self._env.trace.event("role_not_lent", why=str(error))
+    def _choose_standbys(self, now: int, jobs: Jobs) -> None:
+        """Takes a step towards the standbys that are chosen; now and then lets others be chosen, by measured rates."""
+        activation = self.activation
+        rates = self._meter.take(now) if self._adapts.is_now(now) else {}
+        if rates and (activation.settled or activation.target & self.install.unable(activation.first, now)):
+            jobs.start("choose", partial(self._choose, rates))
+        if activation.step(partial(self.install.helper, now=now)) is not None:
+            self._store.want(self._plan.fingerprint, activation.wanted())
+            self._noted = True
 
-    async def _keep_loads(self) -> None:
-        """For the next coordinator, in a task of its own: who must be restored does not wait for our disk."""
-        while True:
-            await self._env.clock.sleep(SAMPLE_US / 1e6)
-            rates = self._source_meter.take(self._env.clock.monotonic_us())
-            self.recovery.fed({str(s): rates[s][0] for s in self._plan.sources if s in rates})
-            if (needs := self.recovery.to_keep()) is not None:
-                try:
-                    await self._store.keep_loads(self._plan.fingerprint, *needs)
-                except OSError as error:
-                    self._env.trace.event("loads_not_kept", why=str(error))
+    def _measure(self, now: int) -> None:
+        """Notes the loads for the next coordinator now and then."""
+        if not self._samples.is_now(now):
+            return
+        rates = self._source_meter.take(now)
+        self.recovery.fed({str(s): rates[s][0] for s in self._plan.sources if s in rates})
+        if (needs := self.recovery.to_keep()) is not None:
+            self._store.note_loads(self._plan.fingerprint, *needs)
+            self._noted = True
 
-    async def _plan_actives(self) -> None:
-        """Chooses which standbys run, at the beginning by what rates are known, then by measured ones."""
-        every_us, activation = self.directories.current.coordinator.adapt_us, self.activation
-        if len(activation.active) != activation.budget:
-            await self._choose({})
-        next_at = self._env.clock.monotonic_us() + (every_us or 0)
-        while True:
-            await self._env.clock.sleep(self._plan.timing.heartbeat_us / 1e6)
-            now = self._env.clock.monotonic_us()
-            if every_us is not None and now >= next_at:
-                next_at = now + every_us
-                unable = self.coordination.unable(activation.first, now)
-                if (rates := self._meter.take(now)) and (activation.settled or activation.target & unable):
-                    await self._choose(rates)
-            if activation.step(partial(self.coordination.helper, now=now)) is not None:
-                await self._want()
+    # --- work that takes long, beside the loop: nobody who must take over waits for our disk ---
+
+    async def _write(self) -> None:
+        """Lets moves and lent roles go on, and writes what there is to write."""
+        steps: list[MoveStep] = []
+
+        def change(directory: Directory) -> tuple[Directory, str] | None:
+            step = self.mover.step(self.activation.wanted())
+            steps.append(step)
+            self._noted |= step.noted
+            if step.change is not None:
+                return step.change(directory), f"{step.change}: {self.mover.orders.reason(step.change.partition)}"
+            lent = self._role_change()
+            return None if lent is None else (lent(directory), f"{lent}: recovery")
+
+        before = self.directories.version
+        try:
+            if await self.directories.propose(change) == before and self._noted:
+                self._noted = False
+                await self._store.write()
+        except (OSError, ValueError) as error:  # it comes again
+            self._env.trace.event("not_kept", why=str(error))
+        for step in steps:
+            self.mover.trace(step)
+
+    def _role_change(self) -> Lent | RoleChange | None:
+        """A role that a recovery needs, or that it gives back."""
+        spared = partial(self.install.spared, now=self._env.clock.monotonic_us())
+        return self.recovery.role_change({move.partition for move in self.mover.orders.open()}, spared)
+
+    async def _plan_recovery(self, task: PlanningTask) -> None:
+        """Plans which lost partitions come back first."""
+        self.recovery.adopt(await self._env.compute.run(task.run))
+        self._env.trace.event("recovery_planned", **self.recovery.summary())
 
     async def _choose(self, rates: Mapping[str, Sequence[float]]) -> None:
+        """Chooses which standbys run, at the beginning by what rates are known, then by measured ones."""
         try:
-            unable = self.coordination.unable(self.activation.first, self._env.clock.monotonic_us())
+            unable = self.install.unable(self.activation.first, self._env.clock.monotonic_us())
             choice = await self._env.compute.run(lambda: self.activation.choose(rates, unable))
         except ConfigError as error:  # what runs goes on
             self._env.trace.event("no_choice", why=str(error))
@@ -319,12 +326,27 @@ class Coordinator:
                 "actives_chosen", active=sorted(map(str, choice.active)), of=choice.value, before=choice.before
             )
 
-    async def _want(self) -> None:
-        self._keep_chosen(self._env.clock.monotonic_us())
+    async def _remember_later(self) -> None:
+        """Stores the later epoch, so that the next coordinator here begins a larger one whatever the clock says."""
         try:
-            await self._store.want(self._plan.fingerprint, self.activation.wanted())
-        except OSError as error:  # the next coordinator would choose once more
-            self._env.trace.event("wanted_not_kept", why=str(error))
+            await self._store.heard_of(self._later)
+        except OSError as error:
+            self._env.trace.event("epoch_not_kept", why=str(error))
+
+    # --- orders of people ---
+
+    async def set(self, message: SetOrder) -> SetAnswer:
+        """Another X, α or policy that somebody wants a node to have (X4)."""
+        change = SettingsChange(
+            self._plan, self.directories.configuration, NodeId(message.node), message.changes, self.mover.orders.open
+        )
+        try:
+            version = await self.directories.publish(change, str(change))
+        except SettingsRefused as error:
+            return SetAnswer(0, 0, str(error))
+        except (OSError, ValueError) as error:
+            return SetAnswer(0, 0, f"the order cannot be kept: {error}")
+        return SetAnswer(*version, "")
 
     def _order(self, decision: Decision) -> None:
         self._number += 1
@@ -340,28 +362,16 @@ class Coordinator:
         )
 
     def _heard(self, peer: str, answer: HeartbeatAnswer) -> None:
+        now = self._env.clock.monotonic_us()
         self._meter.heard(answer.outputs)
         self._source_meter.heard(answer.outputs)
-        self.mover.heard(peer, answer)
-        if peer in self.directories.current.nodes:
-            now = self._env.clock.monotonic_us()
-            self.recovery.heard(NodeId(peer), answer.outputs)
-            self.coordination.heard(NodeId(peer), answer.outputs, now)
-            for partition, sample in self._loads.heard(NodeId(peer), answer.loads, now):
-                self.mover.balance.sampled(partition, sample, now)
-                self.recovery.measured({partition: sample.cpu})
-                self.recovery.measured_memory({partition: sample.memory})
-        else:
-            for output in answer.outputs:
-                self.coordination.heard_source(output)
+        for partition, sample in self.view.heard(peer, answer, now):
+            self.mover.balance.sampled(partition, sample, now)
+            self.recovery.measured({partition: sample.cpu})
+            self.recovery.measured_memory({partition: sample.memory})
 
     def _gone(self, peer: str) -> None:
-        self.mover.lost(peer)
-        if peer in self.directories.current.nodes:
-            self.recovery.lost(NodeId(peer))
-            self.coordination.lost(NodeId(peer), self._env.clock.monotonic_us())
-        else:
-            self.coordination.lost_source(StreamId(peer.removeprefix("source:")))
+        self.view.lost(peer, self._env.clock.monotonic_us())
 
     async def _answered(self, peer: str, message: Message) -> None:
         if not isinstance(message, OrderAnswer):
@@ -373,7 +383,7 @@ class Coordinator:
             return
         if message.error:
             self._env.trace.event("order_refused", replica=str(decision.replica), why=message.error)
-            self.coordination.refused(decision.replica, self._env.clock.monotonic_us())
+            self.install.refused(decision.replica, self._env.clock.monotonic_us())
             self.recovery.refused(decision.replica)
         self._store.ordered(
             message.number,
@@ -383,7 +393,7 @@ class Coordinator:
             str(decision.replica),
             message.error,
         )
-        self._unwritten = True  # in its own task: the peer's heartbeats wait for us
+        self._noted = True  # it is written later: the peer's heartbeats wait for us
 
     def _supersede(self, epoch: int, who: str) -> None:
         self._later = max(self._later, epoch)
@@ -395,10 +405,10 @@ class Coordinator:
 
     async def _leave(self, node: NodeId) -> MoveAnswer:
         """A node that has joined is no node of ours any more."""
-        moves = self.mover.moves
+        view, orders = self.view, self.mover.orders
         try:
             await self.directories.publish(
-                lambda directory: left(directory, node, self._configured, moves.alive(), moves.open()), f"{node} leaves"
+                lambda directory: left(directory, node, self._configured, view.alive, orders.open()), f"{node} leaves"
             )
         except (LeaveRefused, ValueError) as error:
             return MoveAnswer(1, 0, str(error))
@@ -416,7 +426,7 @@ class Coordinator:
         if node.id != peer:
             raise RemoteProtocolError(f"{peer} wants to join as {node.id}")
         try:
-            alive = self.mover.moves.alive()
+            alive = self.view.alive
             if joined(self.directories.current, node, self._configured, alive) is not self.directories.current:
                 await self.directories.publish(
                     lambda directory: joined(directory, node, self._configured, alive), f"{node.id} joins"
@@ -425,7 +435,7 @@ class Coordinator:
             return JoinClusterAnswer(b"", str(error))
         except OSError as error:
             return JoinClusterAnswer(b"", f"the directory cannot be kept: {error}", True)
-        assert self.directories.revision is not None
+        assert self.directories.revision is not None, "D4: who joins is in a version of the directory"
         self._env.trace.event("joined", node=node.id, address=node.address)
         return JoinClusterAnswer(self.directories.revision.encode(), "")
 
@@ -434,34 +444,13 @@ class Coordinator:
         return CoordinatorStatus(
             name=COORDINATOR,
             incarnation=self.epoch,
-            partitions=tuple(self.coordination.status()),
+            partitions=tuple(self.install.status()),
             activation=self.activation.status(),
-            loads=tuple(self._loads.status(self._env.clock.monotonic_us())),
+            loads=tuple(self.view.load_status(self._env.clock.monotonic_us())),
             joined={n: node.address for n, node in nodes.items() if n not in self._configured},
-            moves=tuple(move.status() for move in self.mover.moves.newest(OVER_SHOWN)),
+            moves=tuple(move.status() for move in self.mover.orders.newest(OVER_SHOWN)),
             recovery=self.recovery.status(),
         )
-
-
-def keep_chosen(
-    activation: Activation,
-    coordination: Coordination,
-    moves: Moves,
-    directory: Directory,
-    passing: Collection[ReplicaId],
-    now: int,
-) -> None:
-    """Those standbys run by choice that are chosen, on nodes that stay what they are (H7).
-
-    Args:
-      passing: standbys because of a move or a recovery.
-    """
-    activation.redirect(directory, passing)
-    chosen, wanted = activation.wanted(), coordination.wanted()
-    for id in chosen.keys() | wanted.keys():
-        if chosen.get(id) != wanted.get(id):
-            coordination.want(id, chosen.get(id, ()), now)
-    moves.keep(chosen)
 
 
 async def run_coordinator(

@@ -48,8 +48,22 @@ class DirectoryIssuer(DirectoryKeeper):
           OSError: it cannot be stored; nothing has changed.
           ValueError: it is too large.
         """
+        return await self.propose(lambda directory: (change(directory), why))
+
+    async def propose(self, decide: Callable[[Directory], tuple[Directory, str] | None]) -> Version:
+        """Issues what ``decide`` makes of the directory that counts when it is our turn at the disk.
+
+        Args:
+          decide: gives the changed directory, and who wants it, for people; None: nothing changes.
+
+        Raises:
+          OSError: it cannot be stored; nothing has changed.
+          ValueError: it is too large.
+        """
         async with self._taking:
-            await self._issue(change(self.current), self.version.number, why)
+            if (proposed := decide(self.current)) is not None:
+                changed, why = proposed
+                await self._issue(changed, self.version.number, why)
             return self.version
 
     @property

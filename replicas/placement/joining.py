@@ -10,7 +10,7 @@ import trio
 
 from replicas.link.connection import Identity, dial
 from replicas.link.directory import revision_file
-from replicas.placement.moves import Move, some
+from replicas.placement.deciders.move import Move, some
 from replicas.producer.server import ANSWER_SECONDS, request
 from spe.errors import LinkBroken, PeerRefused, RemoteProtocolError, SpeError
 from spe.plan.directory import COORDINATOR, Directory

@@ -1,37 +1,36 @@
-"""Carries out moves: those that people order, and those that follow from loads.  A thin shell.
+"""Takes orders to move, from people and from the balancer, and keeps the moves on the coordinator's disk.
 
-:class:`replicas.placement.moves.Moves` says how a move goes on, :class:`replicas.placement.balance.Balance` what is to
-move; here both meet the coordinator's disk, its directory and the time.
+:class:`replicas.placement.deciders.moves.Moves` says how a move goes on, and
+:class:`replicas.placement.deciders.balance.Balance` what is to move.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import trio
 
-from replicas.placement.balance import Balance
-from replicas.placement.draining import targets
-from replicas.placement.issuing import DirectoryIssuer
-from replicas.placement.moves import Move, MoveRefused, Moves, RoleChange, some
+from replicas.placement.deciders.balance import Balance
+from replicas.placement.deciders.draining import targets
+from replicas.placement.deciders.move import Move, MoveRefused, RoleChange, some
+from replicas.placement.deciders.move_orders import MoveOrders
+from replicas.placement.deciders.moves import Moves
 from replicas.placement.store import CoordinatorStore
+from replicas.placement.view import ClusterView
 from replicas.planning.balancing.actions import Action, DrainNode, JoinSpare, MovePartition, StillFull
 from replicas.planning.prediction import PredictedMove, RefusedMove
 from replicas.planning.shares import SharesOfX
-from spe.plan.directory import COORDINATOR, Directory, Role, Version
-from spe.plan.plan import Plan
+from spe.plan.directory import COORDINATOR, Directory, Role
 from spe.runtime.env import Env
 from spe.runtime.log_line import say
 from spe.stream.ids import PartitionId, ReplicaId
-from spe.stream.names import NodeId, UnitId
+from spe.stream.names import NodeId
 from spe.stream.times import SECOND
 from spe.wire.fields import MANY
-from spe.wire.messages import HeartbeatAnswer, MoveAnswer, MoveOrder, ProposedMove, Remark
+from spe.wire.messages import MoveAnswer, MoveOrder, ProposedMove, Remark
 
-#: How often the balancer is told what is so, seconds.
-_LEARN_S: Final = 1.0
 #: What to do about an order that is opposite to one that is carried out.
 _LATER: Final = "take that back first, or wait until it is over"
 #: What people are told of what the balancer does beside moves.
@@ -42,113 +41,91 @@ TOLD: Final[Mapping[type, str]] = {
 }
 
 
+class MoveStep(NamedTuple):
+    """How the moves went on.
+
+    Attributes:
+      change: of the directory; None: none is needed now.
+      noted: the store has something new to write.
+      entered: moves that entered another phase.
+    """
+
+    change: RoleChange | None
+    noted: bool
+    entered: Sequence[Move]
+
+
 class Mover:
     """See the module.
 
     Args:
-      directories: says who runs what; moves change it.
       store: keeps moves.
-      versions: which version of the directory each process goes by.
     """
 
-    def __init__(
-        self,
-        env: Env,
-        plan: Plan,
-        directories: DirectoryIssuer,
-        store: CoordinatorStore,
-        versions: Callable[[], Mapping[str, Version]],
-    ) -> None:
+    def __init__(self, env: Env, view: ClusterView, store: CoordinatorStore) -> None:
         self._env = env
-        self._plan = plan
-        self._directories = directories
+        self._view = view
+        self._plan = view.plan
         self._store = store
-        self._theirs = versions
-        timing = plan.timing
+        timing = view.plan.timing
+        self.orders = MoveOrders(
+            view,
+            lambda partition, node, role: self._refusal(view.directory, partition, node, role),
+            store.moves(view.plan.fingerprint),
+        )
         self.moves = Moves(
-            plan,
-            directories.current,
+            view,
+            self.orders,
             pause_us=timing.heartbeat_us,
             patience_us=20 * max(timing.request_us, timing.connect_us, timing.heartbeat_us),
-            refusal=lambda partition, node, role: self._refusal(directories.current, partition, node, role),
-            known=store.moves(plan.fingerprint),
         )
-        self.balance = Balance(plan, directories.current, env.clock.monotonic_us())
+        self.balance = Balance(view, env.clock.monotonic_us())
         self._balancing = trio.Lock()
 
-    # --- news ---
+    # --- moves under way ---
 
-    def redirect(self, directory: Directory) -> None:
-        """Another directory counts."""
-        self.moves.redirect(directory)
+    def step(self, chosen: Mapping[PartitionId, Collection[NodeId]]) -> MoveStep:
+        """How the moves go on now; call it when the result can be stored at once.
 
-    def heard(self, peer: str, answer: HeartbeatAnswer) -> None:
-        held = {PartitionId(UnitId(h.unit), h.partition): h.checkpoints for h in answer.held}
-        self.moves.heard(peer, answer.outputs, held)
+        Args:
+          chosen: standbys that run by choice.
+        """
+        clock, under_way = self._env.clock, self.orders.open()
+        before = [move.kept() for move in under_way]
+        change = self.moves.step(clock.monotonic_us(), clock.wall_us(), chosen)
+        if noted := before != [move.kept() for move in under_way]:
+            self._store.note_moves(self._plan.fingerprint, self.orders.all())
+        entered = [move for move, (phase, *_) in zip(under_way, before, strict=True) if move.phase is not phase]
+        return MoveStep(change, noted, entered)
 
-    def lost(self, peer: str) -> None:
-        self.moves.lost(peer)
+    def trace(self, step: MoveStep) -> None:
+        """Records which moves entered another phase, once that is stored."""
+        for move in step.entered:
+            self._env.trace.event(
+                "move",
+                number=move.number,
+                phase=move.phase.value,
+                source=move.source,
+                target=ReplicaId(*move.partition, move.target),
+                why=move.why,
+                began_us={phase.value: at for phase, at in move.began_us.items()},
+            )
 
-    # --- tasks ---
+    # --- moves that follow from loads ---
 
-    async def run(self) -> None:
-        """In tasks of their own: whoever must take over does not wait for our disk."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._go_on)
-            if self.balance.automatic:
-                nursery.start_soon(self._balance)
-
-    async def _go_on(self) -> None:
-        clock, moves = self._env.clock, self.moves
-        while True:
-            await clock.sleep(self._plan.timing.heartbeat_us / 1e6)
-            for peer, version in self._theirs().items():
-                moves.knows(peer, version)
-            under_way = moves.open()
-            before = [move.kept() for move in under_way]
-            change = moves.step(clock.monotonic_us(), clock.wall_us())
-            try:
-                if before != [move.kept() for move in under_way]:
-                    await self._store.keep_moves(self._plan.fingerprint, moves.all())
-                if change is not None:
-                    if_still_wanted = partial(self._changed, change)
-                    await self._directories.publish(if_still_wanted, f"{change}: {moves.reason(change.partition)}")
-            except (OSError, ValueError) as error:  # it comes again
-                self._env.trace.event("move_not_kept", why=str(error))
-            for move, (phase, *_) in zip(under_way, before, strict=True):
-                if move.phase is not phase:
-                    target = ReplicaId(*move.partition, move.target)
-                    self._env.trace.event(
-                        "move",
-                        number=move.number,
-                        phase=move.phase.value,
-                        source=move.source,
-                        target=target,
-                        why=move.why,
-                        began_us={phase.value: at for phase, at in move.began_us.items()},
-                    )
-
-    def _changed(self, change: RoleChange, directory: Directory) -> Directory:
-        """What a change makes of the directory.  Raises ValueError: while it waited for our disk, other things came."""
-        if not self.moves.wants(change, self._env.clock.monotonic_us()):
-            raise ValueError(f"{change}: not any more")
-        return change(directory)
-
-    async def _balance(self) -> None:
+    async def follow_loads(self) -> None:
         """Moves what should run elsewhere by its load."""
-        while True:
-            await self._env.clock.sleep(_LEARN_S)
-            async with self._balancing:
-                now = self._learn()
-                if any(not self.balance.has_ordered(move) for move in self.moves.open()):
-                    continue  # what people want goes first
-                for action in await self._env.compute.run(partial(self.balance.tick, now)):
-                    await self._act(action)
-                if not self.moves.open():
-                    await self._place_standby(await self._env.compute.run(partial(self.balance.relocation, now)))
-                drained = self.balance.drained()
-            for node in drained:
-                await self.order(MoveOrder("drain", "", node, "", 0))
+        async with self._balancing:
+            now = self._learn()
+            if any(not self.balance.has_ordered(move) for move in self.orders.open()):
+                return  # what people want goes first
+            for action in await self._env.compute.run(partial(self.balance.tick, now)):
+                await self._act(action)
+            if not self.orders.open():
+                await self._place_standby(await self._env.compute.run(partial(self.balance.relocation, now)))
+            drained = self.balance.drained()
+        for node in drained:
+            await self.order(MoveOrder("drain", "", node, "", 0))
 
     async def _act(self, action: Action) -> None:
         """Does what the balancer wants."""
@@ -161,7 +138,7 @@ class Mover:
             )
             return
         try:
-            (move,) = self.moves.ask_all([_asked(action)], action.reason, by_load=True)
+            (move,) = self.orders.ask_all([_asked(action)], action.reason, by_load=True)
         except MoveRefused as error:
             self._env.trace.event("balance_refused", why=str(error))
             self.balance.refused(action, self._env.clock.monotonic_us())
@@ -176,17 +153,14 @@ class Mover:
         if relocation is None:
             return
         try:
-            await self._keep_moves(self.moves.ask_all([(*relocation, None)], "its place by load", by_load=True))
+            await self._keep_moves(self.orders.ask_all([(*relocation, None)], "its place by load", by_load=True))
         except MoveRefused as error:
             self._env.trace.event("balance_refused", why=str(error))
 
     def _learn(self) -> int:
         """Tells the balancer what is so now; returns the time."""
-        now, wall_us = self._env.clock.monotonic_us(), self._env.clock.wall_us()
-        moves = self.moves
-        self.balance.learn(
-            now, self._directories.current, moves.running(), moves.alive(), moves.held(), moves.all(), wall_us
-        )
+        now = self._env.clock.monotonic_us()
+        self.balance.learn(now, self.orders.all(), self._env.clock.wall_us())
         return now
 
     def _refusal(self, directory: Directory, partition: PartitionId, node: NodeId, role: Role) -> str | None:
@@ -202,7 +176,7 @@ class Mover:
 
     def _drain_of(self, node: NodeId) -> Move | None:
         """A move that empties a node."""
-        return next((move for move in self.moves.open() if move.drain == node), None)
+        return next((move for move in self.orders.open() if move.drain == node), None)
 
     # --- moves that somebody orders ---
 
@@ -222,7 +196,7 @@ class Mover:
     async def _cancel(self, number: int) -> MoveAnswer:
         try:
             move = self.moves.cancel(number)
-            await self._store.keep_moves(self._plan.fingerprint, self.moves.all())
+            await self._store.keep_moves(self._plan.fingerprint, self.orders.all())
         except MoveRefused as error:
             return MoveAnswer(1, 0, str(error))
         except OSError as error:
@@ -231,22 +205,22 @@ class Mover:
 
     def _take_move(self, message: MoveOrder, now: int) -> list[Move]:
         """Raises MoveRefused."""
-        directory, source = self._directories.current, NodeId(message.source)
+        directory, source = self._view.directory, NodeId(message.source)
         if message.verb == "move":
             orders, reason, drain = [(self._partition(message.partition), NodeId(message.target))], "ordered", None
         else:
             if (begun := self._drain_of(source)) is not None:
                 raise MoveRefused(f"{source} is being drained already: {begun} has not ended")
-            if coming := [move for move in self.moves.open() if move.target == source]:
+            if coming := [move for move in self.orders.open() if move.target == source]:
                 raise MoveRefused(f"{source} cannot be drained: {coming[0]} has not ended; {_LATER}")
-            orders = targets(directory, source, self.moves.alive(), self._refusal)
+            orders = targets(directory, source, self._view.alive, self._refusal)
             reason, drain = f"{source} is drained", source
         asked = [(p, source, to, self._predicted(p, source, to, now)) for p, to in orders]
-        return self.moves.ask_all(asked, reason, drain=drain)
+        return self.orders.ask_all(asked, reason, drain=drain)
 
     def _predicted(self, partition: PartitionId, source: NodeId, target: NodeId, now: int) -> PredictedMove | None:
         """How the state of a move comes soonest; None: nobody knows.  Raises MoveRefused."""
-        directory = self._directories.current
+        directory = self._view.directory
         if target not in directory.nodes or directory.roles[partition].get(source) is not Role.ACTIVE:
             return None  # it is refused, or has nothing to catch up with
         predicted = self.balance.predicted(partition, target, now)
@@ -261,13 +235,13 @@ class Mover:
         remarks = [Remark(text) for text in told[:MANY]]
         asked = [_asked(order) for order in orders[:MANY]]
         proposed = [
-            ProposedMove(*p, source, target, self.moves.expected_us(round(move.seconds * SECOND), move.source))
+            ProposedMove(*p, source, target, self.orders.expected_us(round(move.seconds * SECOND), move.source))
             for p, source, target, move in asked
         ]
         if dry_run or not asked:
             return MoveAnswer(1, 0, "", proposed, remarks)
         try:
-            return await self._keep_moves(self.moves.ask_all(asked, orders[0].reason, by_load=True), proposed, remarks)
+            return await self._keep_moves(self.orders.ask_all(asked, orders[0].reason, by_load=True), proposed, remarks)
         except MoveRefused as error:
             return MoveAnswer(1, 0, str(error))
 
@@ -276,12 +250,12 @@ class Mover:
     ) -> MoveAnswer:
         """Orders count once they are on our disk (M1)."""
         try:
-            await self._store.keep_moves(self._plan.fingerprint, self.moves.all())
+            await self._store.keep_moves(self._plan.fingerprint, self.orders.all())
         except OSError as error:
-            self.moves.forget(moves)
-            self._store.note_moves(self._plan.fingerprint, self.moves.all())
+            self.orders.forget(moves)
+            self._store.note_moves(self._plan.fingerprint, self.orders.all())
             return MoveAnswer(1, 0, f"the order cannot be kept: {error}")
-        self.moves.stored(moves)
+        self.orders.stored(moves)
         for move in moves:
             self._env.trace.event(
                 "move_ordered",
@@ -295,7 +269,7 @@ class Mover:
 
     def _partition(self, name: str) -> PartitionId:
         """By its name; that of the unit is enough where it has one.  Raises MoveRefused."""
-        partitions = self._directories.current.roles
+        partitions = self._view.directory.roles
         for id in partitions:
             if name == str(id) or (name == id.unit and self._plan.unit[id.unit].partitions == 1):
                 return id

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from replicas.placement.moves import Move, some
+from replicas.placement.deciders.move import Move, some
 from spe.errors import SpeError
 from spe.plan.describe import show_duration
 from spe.plan.directory import Directory, Role

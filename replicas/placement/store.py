@@ -13,7 +13,7 @@ from typing import Final, Self
 
 from pydantic import TypeAdapter
 
-from replicas.placement.moves import Move
+from replicas.placement.deciders.move import Move
 from spe.errors import LogCorrupt
 from spe.log.issued_directories import ISSUED, MOVES, PATH, IssuedVersion, issued_in
 from spe.plan.revision import Revision
@@ -137,12 +137,11 @@ class CoordinatorStore:
             found.setdefault(PartitionId(UnitId(unit), partition), set()).add(NodeId(node))
         return {id: frozenset(nodes) for id, nodes in found.items()}
 
-    async def want(self, plan: str, wanted: Mapping[PartitionId, Iterable[NodeId]]) -> None:
-        """Replaces them.  Raises OSError."""
+    def want(self, plan: str, wanted: Mapping[PartitionId, Iterable[NodeId]]) -> None:
+        """Replaces them; :meth:`write` keeps them."""
         self._database.execute("DELETE FROM actives WHERE plan = ?", (plan,))
         rows = [(plan, id.unit, id.partition, node) for id, nodes in wanted.items() for node in sorted(nodes)]
         self._database.executemany("INSERT INTO actives VALUES (?, ?, ?, ?)", rows)
-        await self.write()
 
     def moves(self, plan: str) -> list[Move]:
         """The newest moves of the plan with this fingerprint, in the order in which they were ordered."""
@@ -172,15 +171,12 @@ class CoordinatorStore:
         rows = self._database.execute(f"SELECT unit, partition, {column} FROM {table} WHERE plan = ?", (plan,))
         return {PartitionId(UnitId(unit), partition): needed for unit, partition, needed in rows.fetchall()}
 
-    async def keep_loads(
-        self, plan: str, loads: Mapping[PartitionId, float], memory: Mapping[PartitionId, float]
-    ) -> None:
-        """Replaces both.  Raises OSError."""
+    def note_loads(self, plan: str, loads: Mapping[PartitionId, float], memory: Mapping[PartitionId, float]) -> None:
+        """Replaces both; :meth:`write` keeps them."""
         for table, needs in (("loads", loads), ("memory", memory)):
             self._database.execute(f"DELETE FROM {table} WHERE plan = ?", (plan,))
             rows = [(plan, id.unit, id.partition, needed) for id, needed in needs.items()]
             self._database.executemany(f"INSERT INTO {table} VALUES (?, ?, ?, ?)", rows)
-        await self.write()
 
     def ordered(self, number: int, epoch: int, at_us: int, verb: str, replica: str, answer: str) -> None:
         """Notes an order and what was answered, for people; :meth:`write` keeps it."""

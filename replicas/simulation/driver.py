@@ -278,7 +278,7 @@ class FaultDriver:
         if given_up and not has_room(plan):
             return "somebody may have been given up for lack of room"
         coordinator = self._cluster.coordinator
-        moving = set() if coordinator is None else {move.partition for move in coordinator.mover.moves.open()}
+        moving = set() if coordinator is None else {move.partition for move in coordinator.mover.orders.open()}
         for partition, nodes in directory.placement.items():
             if partition in self._below_cut:  # no source has its first rows, so a replica must have its state
                 if host in directory.hosts(partition) and (

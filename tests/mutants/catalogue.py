@@ -29,9 +29,11 @@ from replicas.consumer.upstream import Upstream
 from replicas.node.orders import OrderFollower
 from replicas.node.recovery import ReplicaRecovery
 from replicas.node.replica import Replica
-from replicas.placement.activation import Activation
-from replicas.placement.coordination import Coordination, Decision
+from replicas.placement.deciders.activation import Activation
+from replicas.placement.deciders.install import InstallDecider
+from replicas.placement.deciders.replay import Decision, ReplayDecider
 from replicas.placement.standby import Standby
+from replicas.placement.view import ClusterView
 from replicas.producer import element_log
 from replicas.producer.output_log import OutputLog
 from replicas.producer.subscription import OutputSubscription
@@ -408,12 +410,12 @@ def standby_acknowledges_what_it_lacks(original: Any, self: Any) -> Any:
     return [(channel, upto + 2_000 if upto else 0) for channel, upto in original(self)]
 
 
-@mutant(Coordination, "decide", "nobody is told to take over (H5)")
-def nobody_takes_over(original: Any, self: Any, now: int, *more: Any) -> Any:
-    return [decision for decision in original(self, now, *more) if decision.verb != "install"]
+@mutant(InstallDecider, "decide", "nobody is told to take over (H5)")
+def nobody_takes_over(original: Any, self: Any, now: int) -> Any:
+    return [decision for decision in original(self, now) if decision.verb != "install"]
 
 
-@mutant(Coordination, "_judge", "a partition counts as served by one that recovers (H5)")
+@mutant(ClusterView, "_judge", "a partition counts as served by one that recovers (H5)")
 def recovering_counts_as_served(original: Any, self: Any, one: Any, now: int) -> None:
     if one.running:
         one.unserved_since = None
@@ -443,12 +445,13 @@ def helper_serves_before_it_has_caught_up(original: Any, self: Any, now: int) ->
     return original(self, now)
 
 
-@mutant(Coordination, "_of", "a helper stands by again while those that it stands in for recover (H4, H5)")
-def helper_leaves_too_early(original: Any, self: Any, id: Any, one: Any, now: int) -> Any:
-    helping = [n for n in self._directory.standbys[id].nodes if n in one.running and n not in one.wanted]
-    if helping and any(n in one.running for n in self._directory.placement[id]):
+@mutant(InstallDecider, "_orders", "a helper stands by again while those that it stands in for recover (H4, H5)")
+def helper_leaves_too_early(original: Any, self: Any, id: Any, now: int) -> Any:
+    directory, running, wanted = self._view.directory, self._view.partitions[id].running, self._at(id).wanted
+    helping = [n for n in directory.standbys[id].nodes if n in running and n not in wanted]
+    if helping and any(n in running for n in directory.placement[id]):
         return [Decision("retire", ReplicaId(id.unit, id.partition, helping[-1]))]
-    return original(self, id, one, now)
+    return original(self, id, now)
 
 
 @mutant(OrderFollower, "_follow", "a node does what an older coordinator has told it (H6)")
@@ -464,8 +467,8 @@ def old_active_goes_first(original: Any, self: Any, state: Any) -> Any:
     return original(self, state)
 
 
-@mutant(Coordination, "_replays", "what was forgotten is never made again (H8)")
-def nobody_begins_anew(original: Any, self: Any, id: Any) -> Any:
+@mutant(ReplayDecider, "replays", "what was forgotten is never made again (H8)")
+def nobody_begins_anew(original: Any, self: Any, id: Any, now: int) -> Any:
     return []
 
 

@@ -22,7 +22,7 @@ from replicas.consumer.upstream import Upstream
 from replicas.link.directory import DirectoryKeeper
 from replicas.node.recovery import ReplicaRecovery
 from replicas.node.replica import Replica
-from replicas.placement.activation import Activation
+from replicas.placement.deciders.activation import Activation
 from replicas.placement.epoch import FollowedEpoch
 from replicas.placement.standby import Standby
 from replicas.placement.store import CoordinatorStore

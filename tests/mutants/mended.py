@@ -29,8 +29,9 @@ from replicas.node.recovery import ReplicaRecovery
 from replicas.node.snapshots import Snapshots
 from replicas.node.ticks import Ticks
 from replicas.node.validation import ReplicaValidation
-from replicas.placement.coordination import Coordination
-from replicas.placement.moves import Moves
+from replicas.placement.deciders.install import InstallDecider
+from replicas.placement.deciders.moves import Moves
+from replicas.placement.view import ClusterView
 from replicas.producer.server import Server
 from replicas.producer.subscription import OutputSubscription
 from replicas.simulation import simulate
@@ -129,13 +130,14 @@ edited(
 )
 
 
-@mutant(Coordination, "_of", "a helper leaves although the others are not as far as it was (H5)")
-def helper_leaves_those_that_are_behind(original: Any, self: Any, id: Any, one: Any, now: int) -> Any:
-    frontier, one.frontier = one.frontier, dict.fromkeys(one.frontier, 0)
+@mutant(InstallDecider, "_retire", "a helper leaves although the others are not as far as it was (H5)")
+def helper_leaves_those_that_are_behind(original: Any, self: Any, id: Any, wanted: Any) -> Any:
+    seen = self._view.partitions[id]
+    frontier, seen.frontier = seen.frontier, dict.fromkeys(seen.frontier, 0)
     try:
-        return original(self, id, one, now)
+        return original(self, id, wanted)
     finally:
-        one.frontier, one.mark = frontier, None
+        seen.frontier, self._at(id).mark = frontier, None
 
 
 edited(
@@ -151,13 +153,13 @@ edited(
 edited(
     "state-that-is-away-is-not-waited-for",
     "all is made anew though a disk that may hold a state is only away (H8)",
-    Edit(Coordination, "_restore", "(_FOR_A_STATE if away else 1)", "1"),
+    Edit(InstallDecider, "_restore", "(_FOR_A_STATE if away else 1)", "1"),
 )
 
 edited(
     "what-was-said-before-a-retire-counts",
     "a standby that was told to stand by and is wanted again seems to run, and another one leaves for it (H7)",
-    Edit(Coordination, "helper", "state = NodeState.RECOVERING  #", "pass  #"),
+    Edit(InstallDecider, "helper", "state = NodeState.RECOVERING  #", "pass  #"),
 )
 
 edited(
@@ -328,7 +330,12 @@ edited(
 edited(
     "leaves-before-the-target-is-safe",
     "the source of a move retires though only its disk has the state (M3)",
-    Edit(Moves, "_follow", ".get(move.partition) == 0", ".get(move.partition) == -1"),
+    Edit(
+        Moves,
+        "_follow",
+        "checkpoints(move.partition, move.target) == 0",
+        "checkpoints(move.partition, move.target) == -1",
+    ),
     Edit(CheckpointTask, "run", " or (recovery.backs and not recovery.safe)", ""),
 )
 
@@ -348,10 +355,10 @@ edited(
     "the-dead-are-waited-for",
     "a node that was dead when the coordinator was cut off may come for ever, and its standby is chosen (H7)",
     Edit(
-        Coordination,
-        "_gone",
-        "(node in self._heard or now - self._begun_at >= self._recovery_us)",
-        "node in self._heard",
+        ClusterView,
+        "is_gone",
+        "(self.was_heard(node) or now - self._begun_at >= self.recovery_us)",
+        "self.was_heard(node)",
     ),
 )
 

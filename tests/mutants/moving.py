@@ -6,11 +6,12 @@ from replicas.node.load_meter import NodeMeter, ReplicaMeter
 from replicas.node.orders import OrderFollower
 from replicas.node.recovery import ReplicaRecovery
 from replicas.node.replica import Replica
-from replicas.placement.activation import Activation
-from replicas.placement.balance import Balance
-from replicas.placement.coordination import Coordination
+from replicas.placement.deciders.activation import Activation
+from replicas.placement.deciders.balance import Balance
+from replicas.placement.deciders.install import InstallDecider
+from replicas.placement.deciders.move_orders import MoveOrders
+from replicas.placement.deciders.moves import Moves
 from replicas.placement.mover import Mover
-from replicas.placement.moves import Moves
 from replicas.planning import placement, placement_problem, prediction, relief
 from replicas.planning.balancing.balancer import Balancer
 from replicas.planning.balancing.cluster import BalancedCluster
@@ -252,7 +253,7 @@ edited(
     Edit(
         Moves,
         "_join",
-        "if behind := self._behind({*self._producers(move.partition), move.target}):",
+        "if behind := self._view.behind({*self._view.producers(move.partition), move.target}):",
         'if behind := "":',
     ),
 )
@@ -282,12 +283,12 @@ edited(
 edited(
     "left-before-the-mark",
     "the source leaves before the target is as far as the others were (M3)",
-    Edit(Moves, "_follow", "elif self._frontier(move, move.target) < move.mark:", "elif False:"),
+    Edit(Moves, "_follow", "elif self._view.frontier(move.partition, move.target) < move.mark:", "elif False:"),
 )
 edited(
     "left-before-consumers-know",
     "the source leaves before all nodes know where its partition is now (M3)",
-    Edit(Moves, "_follow", "elif behind := self._behind(self._directory.nodes):", 'elif behind := "":'),
+    Edit(Moves, "_follow", "elif behind := self._view.behind(self._view.directory.nodes):", 'elif behind := "":'),
 )
 edited(
     "begun-while-tentative",
@@ -322,7 +323,7 @@ edited(
 edited(
     "a-target-is-no-helper",
     "a target is retired as if it had only helped out (M2)",
-    Edit(Coordination, "_of", "wanted = wanted | one.coming", "pass"),
+    Edit(InstallDecider, "_orders", "wanted = wanted | coming", "pass"),
 )
 
 edited(
@@ -333,42 +334,42 @@ edited(
 edited(
     "moves-of-the-chosen-standby-never-end",
     "the standby that runs by choice is still the chosen one when it is to leave (M4, H7)",
-    Edit(Activation, "redirect", "if ReplicaId(*id, node) not in passing", ""),
+    Edit(Activation, "follow", "if ReplicaId(*id, node) not in passing", ""),
 )
 edited(
     "helpers-never-leave",
     "a standby that helped out runs for ever (H5)",
-    Edit(Coordination, "_of", 'return [Decision("retire", ReplicaId(*id, helping[-1]))]', "return []"),
+    Edit(InstallDecider, "_retire", 'return [Decision("retire", ReplicaId(*id, helping[-1]))]', "return []"),
 )
 edited(
     "who-recovers-for-ever-keeps-all-helpers",
     "no standby that helped out leaves while another one recovers (H5)",
-    Edit(Coordination, "_of", ".difference(recovering)", ""),
+    Edit(InstallDecider, "_retire", ".difference(recovering)", ""),
 )
 edited(
     "who-replays-is-retired",
     "a standby that replays for what nobody serves is told to stand by (H5, H8)",
-    Edit(Coordination, "_of", "bool(recovering) and self._is_waited_for(id)", "False"),
+    Edit(InstallDecider, "_retire", "bool(recovering) and self._is_waited_for(id)", "False"),
 )
 edited(
     "a-source-in-failure-never-leaves",
     "the source of a move that is not STABLE, and may never be, does not retire (M6)",
-    Edit(Coordination, "_of", "waited_for.discard(source)", "pass"),
+    Edit(InstallDecider, "_retire", "waited_for.discard(source)", "pass"),
 )
 edited(
     "a-source-leaves-nobody",
     "a source retires though the one that takes its place does not run (M4)",
-    Edit(Coordination, "_of", "{*meant, successor}", "meant"),
+    Edit(InstallDecider, "_retire", "{*meant, successor}", "meant"),
 )
 edited(
     "a-source-that-replays-leaves",
     "the source of a move retires while it replays for what nobody serves (H8)",
-    Edit(Coordination, "_of", "if not (replaying and one.running[source] is NodeState.RECOVERING):", "if True:"),
+    Edit(InstallDecider, "_retire", "if not (replaying and seen.running[source] is NodeState.RECOVERING):", "if True:"),
 )
 edited(
     "a-dead-target-is-waited-for",
     "a target that died as the source was to leave is waited for, with all other moves (M6)",
-    Edit(Moves, "_leave", "if move.target not in self._outputs:", "if False:"),
+    Edit(Moves, "_leave", "if move.target not in self._view.alive:", "if False:"),
 )
 edited(
     "a-target-that-cannot-recover-is-waited-for",
@@ -383,7 +384,7 @@ edited(
 edited(
     "cancelled-as-the-target-is-ready",
     "a move is taken back though its source may be told to retire just now (M6)",
-    Edit(Moves, "heard", "self._unready_since = None", "pass"),
+    Edit(Moves, "look", "self._unready_since = None", "pass"),
 )
 edited(
     "retires-while-its-move-is-taken-back",
@@ -393,7 +394,7 @@ edited(
 edited(
     "a-dead-replica-keeps-who-moves",
     "a source does not retire while another replica of its partition is dead (M1)",
-    Edit(Coordination, "_of", "if n in self._alive or n == successor", ""),
+    Edit(InstallDecider, "_retire", "if n in self._view.alive or n == successor", ""),
 )
 edited(
     "who-stands-in-never-moves",
@@ -456,10 +457,10 @@ edited(
 edited(
     "how-long-states-took-is-not-learned",
     "a move is expected to take what its state should, however slow links are (M8)",
-    Edit(Moves, "expected_us", "max(0.0, median(slopes)) if slopes else 1.0", "1.0"),
+    Edit(MoveOrders, "expected_us", "max(0.0, median(slopes)) if slopes else 1.0", "1.0"),
 )
 edited(
     "small-differences-count-for-large-states",
     "what a large state will take follows from chance (M8)",
-    Edit(Moves, "expected_us", "least = max([state_us / 2, 1.0,", "least = max([1.0,"),
+    Edit(MoveOrders, "expected_us", "least = max([state_us / 2, 1.0,", "least = max([1.0,"),
 )

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from replicas.checkpoint.taker import CheckpointTaker
 from replicas.node.recovery import ReplicaRecovery
-from replicas.placement.coordination import Coordination
-from replicas.placement.lending import Lending
-from replicas.placement.recovery_order import RecoveryOrder
+from replicas.placement.deciders.install import InstallDecider
+from replicas.placement.deciders.lending import Lending
+from replicas.placement.deciders.recovery_order import RecoveryOrder
+from replicas.placement.deciders.replay import ReplayDecider
 from replicas.planning.recovery import choosing, ordering, placing
 from replicas.planning.recovery.goals import CompleteQueries
 from replicas.planning.recovery.placing import _Placing
@@ -134,7 +135,7 @@ edited(
 edited(
     "second-replica-takes-the-room",
     "a standby that is to run beside others begins while nobody serves what waits for room (O6)",
-    Edit(Coordination, "_of", "wanted = wanted & one.running.keys()", "pass"),
+    Edit(InstallDecider, "_orders", "wanted = wanted & seen.running.keys()", "pass"),
 )
 edited(
     "who-lacks-a-state-waits-for-room",
@@ -164,7 +165,7 @@ edited(
 edited(
     "lost-source-is-held-against-who-restores",
     "what waits for a source that is away is restored on a second node, and takes room twice (O6)",
-    Edit(RecoveryOrder, "_note_restoring", " or not all(map(answers, self._sources[id]))", ""),
+    Edit(RecoveryOrder, "_note_restoring", " or not all(map(self._view.answers, self._sources[id]))", ""),
 )
 edited(
     "progress-of-who-restores-does-not-count",
@@ -195,7 +196,7 @@ edited(
 edited(
     "lent-role-used-before-it-is-known",
     "a node restores what producers do not know that it reads (O5, M2)",
-    Edit(RecoveryOrder, "look", " and not know(id, replica.node)", " and False"),
+    Edit(RecoveryOrder, "look", " and not self._view.know(id, replica.node)", " and False"),
 )
 edited(
     "lent-role-stays",
@@ -205,12 +206,12 @@ edited(
 edited(
     "who-is-silent-runs-nothing",
     "a node that is cut off from the coordinator only ends the one replica that lacks nothing (O5)",
-    Edit(Coordination, "spared", "NodeState.STABLE in others", "bool(others)"),
+    Edit(InstallDecider, "spared", "NodeState.STABLE in others", "bool(others)"),
 )
 edited(
     "who-was-not-heard-is-silent",
     "a coordinator that begins takes back the role of a node that it has not heard yet (O5)",
-    Edit(Coordination, "spared", "self._gone(node, now)", "True"),
+    Edit(InstallDecider, "spared", "self._view.is_gone(node, now)", "True"),
 )
 edited(
     "the-next-coordinator-does-not-know-what-was-lent",
@@ -245,25 +246,25 @@ edited(
 edited(
     "replays-from-another-log",
     "everything replays though a source has another log than the one that it was made from (H8, S6)",
-    Edit(Coordination, "_replays", ' if one.origin in ("", origin)', ""),
+    Edit(ReplayDecider, "replays", ' if one.origin in ("", origin)', ""),
 )
 edited(
     "who-is-cut-off-replays",
     "a replica without its input is told to begin anew, though another one has it (H8)",
-    Edit(Coordination, "_to_replay", "(_CAN_REPLAY.index(made[n].state), n)", "n"),
+    Edit(ReplayDecider, "_to_replay", "(_CAN_REPLAY.index(made[n].state), n)", "n"),
 )
 edited(
     "two-replay",
     "another replica is told to begin anew before the first one has (H8)",
-    Edit(Coordination, "_to_replay", "[n for n in told if n not in in_vain] or ", ""),
+    Edit(ReplayDecider, "_to_replay", "[n for n in told if n not in in_vain] or ", ""),
 )
 edited(
     "who-stands-still-is-waited-for",
     "a replica that was to begin anew, and makes nothing, is waited for without an end (H8)",
-    Edit(Coordination, "_replays_in_vain", "return now - since >= REPLAYS_IN_VAIN_US", "return False"),
+    Edit(ReplayDecider, "_replays_in_vain", "return now - since >= REPLAYS_IN_VAIN_US", "return False"),
 )
 edited(
     "who-waits-for-a-replay-stands-still",
     "what waits for a replay upstream is taken for useless (H8)",
-    Edit(Coordination, "_replays_in_vain", " or waits", ""),
+    Edit(ReplayDecider, "_replays_in_vain", " or waits", ""),
 )

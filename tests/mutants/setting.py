@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from consistency.dpc.manager import UnitReplica
 from replicas.node.replica import Replica
-from replicas.placement.moves import Moves
+from replicas.placement.deciders.moves import Moves
 from replicas.placement.settings_change import SettingsChange
 from replicas.simulation.world.cluster import SimCluster
 from spe.plan.bound_changes import SharesInForce
@@ -51,7 +51,7 @@ edited(
 edited(
     "a-move-is-checked-when-ordered-only",
     "a partition moves to a node that has had its X set, or got another one, since the order (X4)",
-    Edit(Moves, "_wait", "if why := self._why_not(", "if why := None and self._why_not("),
+    Edit(Moves, "_wait", "if why := self.orders.why_not(", "if why := None and self.orders.why_not("),
 )
 edited(
     "judged-by-the-file",

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
-from replicas.placement.moves import MovePhase
+from replicas.placement.deciders.move import MovePhase
 from replicas.planning.recovery.placing import PlannedInstall
 from spe.plan.log_targets import Continuous
 from spe.stream.names import NodeState
@@ -54,8 +54,8 @@ from tests.unit.replicas.node import test_replica as replica
 from tests.unit.replicas.node import test_ticks as ticks
 from tests.unit.replicas.placement import test_activation as activation
 from tests.unit.replicas.placement import test_balance as balance
-from tests.unit.replicas.placement import test_coordination as coordination
 from tests.unit.replicas.placement import test_epoch as epoch
+from tests.unit.replicas.placement import test_install as coordination
 from tests.unit.replicas.placement import test_moves as moves
 from tests.unit.replicas.placement import test_recovery_order as restoring
 from tests.unit.replicas.placement import test_settings_change as setting

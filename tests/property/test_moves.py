@@ -7,7 +7,7 @@ from random import Random
 from hypothesis import event, example, given
 from hypothesis import strategies as st
 
-from replicas.placement.moves import MovePhase, MoveRefused
+from replicas.placement.deciders.move import MovePhase, MoveRefused
 from spe.plan.directory import Role
 from tests.support.moves import PARTITION, A, B, C, FakeCluster, plan_of
 
@@ -49,7 +49,7 @@ def test_move_ends_as_directory_says_whichever_process_dies(seed: int, layout: s
             world.start(node)
     for _ in range(150):
         world.beat()
-    (move,) = world.moves.all()
+    (move,) = world.orders.all()
     event(f"{move.role} {move.phase}{' after faults' if kills else ''}")
     roles = world.directory.roles[PARTITION]
     assert move.over, move

@@ -73,7 +73,7 @@ async def test_when_load_shifts_the_full_node_gives_a_partition_away(jump_clock:
         await until(lambda: places(cluster) != ["n1", "n1", "n1", "n2"], within_s=60, look_s=0.1)
         first = places(cluster)
         assert sorted(first) == ["n1", "n1", "n2", "n2"], "one partition is enough"
-        (move,) = cluster.coordinator.mover.moves.all()
+        (move,) = cluster.coordinator.mover.orders.all()
         assert move.reason.startswith("n1")
         assert (move.source, move.target) == (NodeId("n1"), NodeId("n2"))
         await until(lambda: is_quiet(cluster), within_s=60, look_s=0.1)

@@ -173,7 +173,7 @@ def test_a_standby_does_not_move_to_a_disk_of_other_source_logs(of: str) -> None
         await with_other_disk(cluster, of)
         await joins_and_is_moved_to(cluster, "u1/0", "n1b")
         assert cluster.coordinator is not None
-        (move,) = cluster.coordinator.mover.moves.all()
+        (move,) = cluster.coordinator.mover.orders.all()
         if of == "plan":
             await until(lambda: phases(cluster) == ["done"], within_s=9)
             return
@@ -210,7 +210,7 @@ def test_move_onto_log_of_other_sources_is_reported(source: str, phase: str, why
         await joins_and_is_moved_to(cluster, "f/0", source)
         await trio.sleep(3)
         assert cluster.coordinator is not None
-        (move,) = cluster.coordinator.mover.moves.all()
+        (move,) = cluster.coordinator.mover.orders.all()
         assert (move.phase.value, move.why) == (phase, why)
         if source == "na":
             (trouble,) = cluster.replicas()["f/0@n9"].inputs[0].other_logs().values()

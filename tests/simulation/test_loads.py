@@ -34,7 +34,7 @@ def series(cluster: FaultyCluster) -> Sequence[float]:
     """Busy share of the last samples."""
     assert cluster.coordinator is not None
     now = cluster.env("coordinator").clock.monotonic_us()
-    found = cluster.coordinator.loads.series(PARTITION, now)
+    found = cluster.coordinator.view.loads.series(PARTITION, now)
     return [round(float(share), 2) for share in found[np.flatnonzero(~np.isnan(found))[0] :]]
 
 

@@ -48,7 +48,7 @@ async def order(cluster: SimCluster, verb: str, partition: str, source: str, tar
 
 def phases(cluster: SimCluster) -> list[str]:
     assert cluster.coordinator is not None
-    return [move.phase.value for move in cluster.coordinator.mover.moves.all()]
+    return [move.phase.value for move in cluster.coordinator.mover.orders.all()]
 
 
 def test_a_partition_moves_without_a_gap_or_a_tentative_tuple() -> None:
@@ -78,7 +78,7 @@ def test_a_node_is_drained_and_its_roles_come_back() -> None:
         await until(lambda: phases(cluster) == ["done"], within_s=6)
         assert not [name for name in cluster.replicas() if name.endswith("@n1a")]
         assert cluster.coordinator is not None
-        (moved,) = cluster.coordinator.mover.moves.all()
+        (moved,) = cluster.coordinator.mover.orders.all()
         await order(cluster, "move", "u1/0", moved.target, "n1a")
         await until(lambda: phases(cluster) == ["done", "done"], within_s=6)
 
@@ -183,7 +183,7 @@ def test_opposite_orders_are_refused_until_the_first_is_done() -> None:
     async def script(cluster: SimCluster) -> None:
         await trio.sleep(3)
         assert (await order(cluster, "drain", "", "n1a", "")).error == ""
-        (move,) = (one.target for one in cluster.coordinator.mover.moves.all()) if cluster.coordinator else ("",)
+        (move,) = (one.target for one in cluster.coordinator.mover.orders.all()) if cluster.coordinator else ("",)
         first = f"move 1 (u1/0 from n1a to {move})"
         later = "take that back first, or wait until it is over"
         back = await order(cluster, "move", "u1/0", move, "n1a")
@@ -269,7 +269,7 @@ def test_a_node_joins_and_leaves_again(kills: bool) -> None:
 
 def alive(cluster: SimCluster) -> Collection[str]:
     assert cluster.coordinator is not None
-    return cluster.coordinator.mover.moves.alive()
+    return cluster.coordinator.view.alive
 
 
 def one_node() -> Deployed:
@@ -346,7 +346,7 @@ def test_the_state_comes_from_where_it_is_sooner(state: float) -> None:
         cluster.coordinator.mover.balance.sampled(PartitionId(UnitId("u1"), 0), load, now_us())
         await order(cluster, "move", "u1/0", "n1a", "n1b")
         await until(lambda: phases(cluster) == ["done"], within_s=6)
-        (moved,) = cluster.coordinator.mover.moves.all()
+        (moved,) = cluster.coordinator.mover.orders.all()
         assert moved.state_from == ("checkpoint" if origin == "disk" else "partner")
         assert [line for line in cluster.log if "installed replica=u1/0@n1b" in line][-1].endswith(f"origin={origin}")
         assert cluster.current.roles[PartitionId(UnitId("u1"), 0)] == {

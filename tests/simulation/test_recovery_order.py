@@ -13,7 +13,7 @@ import yaml
 from consistency.proof.recorded.recoveries import recovery_report
 from consistency.proof.recorded.story import tracks
 from consistency.proof.report.model import RecoveryStep
-from replicas.placement.lending import Lent
+from replicas.placement.deciders.lending import Lent
 from replicas.planning.recovery.cluster import value_of
 from replicas.simulation.scenarios.scenario import Scenario
 from spe.plan.deploy import Deployed
@@ -81,7 +81,8 @@ def test_the_most_valuable_query_comes_back_first() -> None:
     first = [order for order in installs(met)][:2]
     assert any(order.startswith("alarms/0@") for order in first), first
     found = reported(met, plan, directory)
-    assert [f"{one.partition}@{one.node}" for one in found if one.assigned_us is not None] == installs(met)
+    told = [f"{one.partition}@{one.node}" for one in found if one.assigned_us is not None]
+    assert sorted(told) == sorted(installs(met)), "two may be told at one moment"
     assert all(one.back_us is not None and one.back_us > one.wanted_us for one in found), found
     assert min(one.value_before for one in found if one.value_before is not None) == 0
     assert found[-1].value == 1
@@ -181,21 +182,23 @@ def test_spare_restores_from_full_standby_and_returns_role() -> None:
 
 
 def test_a_role_that_is_not_wanted_any_more_is_not_lent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It waits until another version is on the disk, by which its node may have left."""
+    """It is decided when the disk is free, by the version of then, by which its node may have left."""
     nodes = {**{f"n{i}": {} for i in range(1, 6)}, "n6": {"spare": True}}
-    alarms, n6 = PartitionId(UnitId("alarms"), 0), NodeId("n6")
+    wanted = [Lent(PartitionId(UnitId("alarms"), 0), NodeId("n6"))]
 
     async def script(cluster: FaultyCluster) -> None:
         await trio.sleep(1)
         assert cluster.coordinator is not None
-        version, wanted = cluster.coordinator.directories.version, [Lent(alarms, n6)]
-        monkeypatch.setattr(cluster.coordinator.recovery, "role_change", lambda *_: wanted.pop() if wanted else None)
+        directories = cluster.coordinator.directories
+        monkeypatch.setattr(cluster.coordinator.recovery, "role_change", lambda *_: wanted[0] if wanted else None)
+        version = directories.version
+        async with directories._taking:
+            await trio.sleep(1)
+            wanted.clear()
         await trio.sleep(1)
-        assert wanted == []
-        assert cluster.coordinator.directories.version == version
+        assert directories.version == version
 
-    met = play(*example(nodes=nodes), script)
-    assert any("role_not_lent why=another" in line for line in met.log)
+    play(*example(nodes=nodes), script)
 
 
 @pytest.mark.parametrize("dead", long_but([COORDINATOR], ["n6", COORDINATOR]))

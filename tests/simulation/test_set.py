@@ -103,7 +103,7 @@ def test_a_change_that_check_would_refuse_changes_nothing() -> None:
         assert (await order(cluster, "move", "u2/0", "n2a", "n1b")).error == "", "nothing is there yet"
         await until(lambda: phases(cluster) == ["done", "dropped"], within_s=20)
         assert cluster.coordinator is not None
-        assert "the share of one unit there, is too short for unit" in cluster.coordinator.mover.moves.all()[1].why
+        assert "the share of one unit there, is too short for unit" in cluster.coordinator.mover.orders.all()[1].why
 
     play(plan, directory, script)
 

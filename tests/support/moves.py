@@ -9,17 +9,20 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from replicas.placement.activation import Activation
-from replicas.placement.coordination import Coordination
-from replicas.placement.coordinator import keep_chosen
-from replicas.placement.lending import Lending, Lent
-from replicas.placement.moves import Move, Moves
+from replicas.placement.deciders.activation import Activation
+from replicas.placement.deciders.install import Goals, InstallDecider
+from replicas.placement.deciders.lending import Lending, Lent
+from replicas.placement.deciders.move import Move
+from replicas.placement.deciders.move_orders import MoveOrders
+from replicas.placement.deciders.moves import Moves
+from replicas.placement.view import ClusterView
 from spe.plan.directory import CONFIGURED, Directory, Role, Standbys, Version
 from spe.plan.plan import Plan
 from spe.stream.ids import PartitionId
 from spe.stream.names import NodeId, NodeState, UnitId
 from spe.wire.messages import OutputStatus
 from tests.simulation.test_cluster import make_plan
+from tests.support.placement_world import answer
 from tests.support.plans import placed
 
 A, B, C = (NodeId(n) for n in ("n1a", "n1b", "n1c"))
@@ -92,13 +95,12 @@ class FakeCluster:
     def begin(self) -> None:
         """A coordinator begins, with what the disk has."""
         moves, self.directory = deepcopy(self.stored[0]), self.stored[1]
-        self.coordination = Coordination(
-            self.plan, self.directory, self.now, patience_us=2 * BEAT, recovery_us=8 * BEAT
-        )
-        self.moves = Moves(self.plan, self.directory, pause_us=BEAT, patience_us=20 * BEAT, known=moves)
+        self.view = ClusterView(self.plan, self.directory, self.now, recovery_us=8 * BEAT)
+        self.install = InstallDecider(self.view, patience_us=2 * BEAT)
+        self.orders = MoveOrders(self.view, known=moves)
+        self.moves = Moves(self.view, self.orders, pause_us=BEAT, patience_us=20 * BEAT)
         self.activation = Activation(
-            self.plan,
-            self.directory,
+            self.view,
             self.budget,
             algorithm="structure-aware",
             margin=0.0,
@@ -107,9 +109,9 @@ class FakeCluster:
         self._hear()
 
     def ask(self, source: NodeId, target: NodeId) -> Move:
-        move = self.moves.ask(PARTITION, source, target, "asked for")
-        self.stored = deepcopy(self.moves.all()), self.stored[1]
-        self.moves.stored([move])
+        move = self.orders.ask(PARTITION, source, target, "asked for")
+        self.stored = deepcopy(self.orders.all()), self.stored[1]
+        self.orders.stored([move])
         return move
 
     def kill(self, node: NodeId) -> None:
@@ -134,49 +136,44 @@ class FakeCluster:
         if not coordinator:
             return
         self._hear()
-        self._keep_chosen()
-        self.coordination.bring(self.moves.wanted(), (), self.moves.leaving())
-        for decision in self.coordination.decide(self.now):
+        self.moves.look()
+        self.activation.follow(self.moves.passing())
+        chosen = self.activation.wanted()
+        self.install.aim(Goals(chosen, self.moves.wanted(), (), self.moves.leaving()), self.now)
+        for decision in self.install.decide(self.now):
             self._follow(decision.verb, decision.replica.node)
-        change = self.moves.step(self.now, self.now)
+        change = self.moves.step(self.now, self.now, chosen)
         directory = self.directory
         if change is None and self.lends:
-            moving = {move.partition for move in self.moves.open()}
-            spared = partial(self.coordination.spared, now=self.now)
-            taken_back = Lending(directory).step({}, spared, moving)
+            moving = {move.partition for move in self.orders.open()}
+            spared = partial(self.install.spared, now=self.now)
+            taken_back = Lending(self.view).step({}, spared, moving)
             assert not isinstance(taken_back, Lent)
             change = taken_back
         if change is not None:
             number = directory.version.number + 1
             directory = replace(change(directory), version=Version(max(1, self.now), number))
         if stores:
-            self.stored = deepcopy(self.moves.all()), directory
+            self.stored = deepcopy(self.orders.all()), directory
             if change is not None:
                 self.story.append(str([(str(n), r and str(r)) for n, r in change.roles]))
                 self.directory = directory
-                self.moves.redirect(directory)
-                self.coordination.redirect(directory, self.now)
-                self._keep_chosen()
-
-    def _keep_chosen(self) -> None:
-        keep_chosen(self.activation, self.coordination, self.moves, self.directory, self.moves.passing(), self.now)
+                self.view.redirect(directory, self.now)
 
     def _hear(self) -> None:
         for name, node in self.nodes.items():
             if not node.alive or name in self.silent:
-                self.moves.lost(name)
-                self.coordination.lost(name, self.now)
+                self.view.lost(name, self.now)
                 continue
             outputs = [] if node.state is None else [_output(node.state, node.frontier)]
             held = {PARTITION: node.held} if node.held else {}
             if outputs and node.directory.roles[PARTITION].get(name) is Role.STANDBY:
                 held = {PARTITION: int(name not in self.full)}
-            self.moves.heard(name, outputs, held)
-            self.moves.knows(name, node.directory.version)
-            self.coordination.heard(name, outputs, self.now)
-        for name, directory in self.sources.items():
-            self.moves.heard(name, [])
-            self.moves.knows(name, directory.version)
+            self.view.heard(name, answer(outputs, held), self.now)
+        for name in self.sources:
+            self.view.heard(name, answer([]), self.now)
+        followed = {name: node.directory for name, node in self.nodes.items()}
+        self.view.versions = {name: one.version for name, one in {**followed, **self.sources}.items()}
 
     def _nodes_go_on(self) -> None:
         for name in self.sources:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from replicas.placement.coordination import Coordination
-from replicas.placement.recovery_order import RecoveryOrder
+from replicas.placement.deciders.recovery_order import RecoveryOrder
 from spe.config import load_data
 from spe.plan.deploy import Deployed
+from spe.plan.directory import Version
 from spe.stream.ids import PartitionId, ReplicaId
 from spe.stream.names import NodeId, NodeState, UnitId
 from spe.wire.messages import OutputStatus
+from tests.support.placement_world import Installing, answer
 
 #: A heartbeat, and how long a coordinator waits for who has not been heard, microseconds.
 BEAT = 100_000
@@ -92,8 +94,8 @@ class RestoringCluster:
         memory: Mapping[PartitionId, float] = MappingProxyType({}),
     ) -> None:
         """A coordinator begins that knows these loads, this memory, and the directory."""
-        self.order = RecoveryOrder(self.plan, self.directory, known, memory)
-        self.coordination = Coordination(self.plan, self.directory, self.now, patience_us=BEAT, recovery_us=PATIENCE)
+        self.coordination = Installing(self.plan, self.directory, self.now, patience_us=BEAT, recovery_us=PATIENCE)
+        self.order = RecoveryOrder(self.coordination.view, known, memory)
 
     def start(self, *nodes: str) -> None:
         for node in map(NodeId, nodes):
@@ -102,7 +104,6 @@ class RestoringCluster:
     def kill(self, *nodes: str) -> None:
         for node in map(NodeId, nodes):
             del self.runs[node]
-            self.order.lost(node)
             self.coordination.lost(node, self.now)
 
     def beat(self, times: int = 1, *, plans: bool = True) -> str:
@@ -113,25 +114,23 @@ class RestoringCluster:
             for node, runs in self.runs.items():
                 self.runs[node] = {id: max(0, left - 1) for id, left in runs.items()}
                 if node in self.silent:
-                    self.order.lost(node)
                     self.coordination.lost(node, self.now)
                     continue
                 outputs = [self._output(node, id, left) for id, left in self.runs[node].items()]
-                self.order.heard(node, outputs)
                 self.coordination.heard(node, outputs, self.now)
+            self._hear_sources()
             if plans and (task := self.order.task()) is not None:
                 self.order.adopt(task.run())
             unserved = self.coordination.unserved(self.now)
-            held = self.order.look(
-                unserved, self.now, BEAT, lambda *_: self.knowing, lambda source: source not in self.silent_sources
-            )
+            held = self.order.look(unserved, self.now, BEAT)
             self.coordination.hold(held)
             spared = partial(self.coordination.spared, now=self.now)
             if (change := self.order.role_change((), spared)) is not None:
                 said.append(str(change))
-                self.directory = change(self.directory)
-                self.order.redirect(self.directory)
+                version = Version(1, self.directory.version.number + 1)
+                self.directory = replace(change(self.directory), version=version)
                 self.coordination.redirect(self.directory, self.now)
+                self.order.redirect()
             for decision in self.coordination.decide(self.now):
                 replica = decision.replica
                 said.append(f"{decision.verb} {replica}")
@@ -139,6 +138,16 @@ class RestoringCluster:
                     self.order.ordered(replica)
                 self._follow(decision.verb, replica)
         return ", ".join(said)
+
+    def _hear_sources(self) -> None:
+        view = self.coordination.view
+        for source in self.plan.sources:
+            if source in self.silent_sources:
+                self.coordination.lost_source(source)
+            else:
+                view.heard(f"source:{source}", answer([]), self.now)
+        counts = self.directory.version
+        view.versions = {name: counts for name in view.alive} if self.knowing else {}
 
     def serving(self) -> str:
         """Partitions that somebody serves."""

@@ -76,5 +76,5 @@ def drawn(cluster: SimCluster, random: Random) -> MoveOrder:
             return MoveOrder(verb, "", source, "", 0)
         case _:
             assert cluster.coordinator is not None
-            open_moves = cluster.coordinator.mover.moves.open()
+            open_moves = cluster.coordinator.mover.orders.open()
             return MoveOrder(verb, "", "", "", open_moves[0].number if open_moves else 1)

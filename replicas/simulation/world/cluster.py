@@ -308,12 +308,12 @@ class SimCluster:
             return f"the role of {lent[0]} is lent in vain"
         if outside := sorted(self._newcomers.keys() - self.current.nodes.keys() - self.taken_out):
             return f"{outside[0]} has not joined"
-        moves = self.coordinator.mover.moves.open()
+        moves = self.coordinator.mover.orders.open()
         return f"{moves[0]} has not ended: {moves[0].why}" if moves else ""
 
     def open_moves(self) -> int:
         """Returns the number of moves under way, as far as a coordinator knows."""
-        return 0 if self.coordinator is None else len(self.coordinator.mover.moves.open())
+        return 0 if self.coordinator is None else len(self.coordinator.mover.orders.open())
 
     def kill(self, host: str, *, power: bool = False) -> None:
         """Kills a host as kill -9: tasks stop, connections are reset, unsynced bytes stay in the page cache.

@@ -27,7 +27,7 @@ from spe.runtime.production import NullTrace
 from spe.stream.ids import ReplicaId
 from spe.wire.state import encode_state
 from tests.support.source_env import AtOnceCompute
-from tests.unit.replicas.placement.test_coordination import PARTITION, plan
+from tests.unit.replicas.placement.test_install import PARTITION, plan
 from tests.unit.replicas.placement.test_standby import EVERY, A, hears, output, positions, standby
 
 #: What the only output of a commit had made.

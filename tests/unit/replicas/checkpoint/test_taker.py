@@ -21,7 +21,7 @@ from spe.runtime.env import Env
 from spe.runtime.production import NullTrace
 from spe.stream.ids import ReplicaId
 from tests.support.source_env import AtOnceCompute
-from tests.unit.replicas.placement.test_coordination import PARTITION, plan
+from tests.unit.replicas.placement.test_install import PARTITION, plan
 from tests.unit.replicas.placement.test_standby import EVERY, A, C, hears, output, positions, standby
 
 

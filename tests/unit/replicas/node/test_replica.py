@@ -18,7 +18,7 @@ from tests.simulation.test_cluster import make_plan
 from tests.support.effects import NoEffects
 from tests.support.plans import SEQUENCE
 from tests.unit.replicas.node import test_validation as validation
-from tests.unit.replicas.placement.test_coordination import PARTITION, plan
+from tests.unit.replicas.placement.test_install import PARTITION, plan
 
 
 def replica(plan: Plan, directory: Directory, node: str) -> Replica:

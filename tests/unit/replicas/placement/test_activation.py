@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from replicas.placement.activation import Activation, Choice, RateMeter
-from replicas.placement.moves import RoleChange
+from replicas.placement.deciders.activation import Activation, Choice, RateMeter
+from replicas.placement.deciders.move import RoleChange
+from replicas.placement.view import ClusterView
 from spe.config import load_data
 from spe.errors import ConfigError
 from spe.plan.deploy import Deployed
@@ -49,7 +50,8 @@ def part(number: int) -> PartitionId:
 
 
 def activation(budget: int = 2, *active: int, margin: float = 0.1) -> Activation:
-    return Activation(*plan(budget), budget, algorithm="structure-aware", margin=margin, active=map(part, active))
+    view = ClusterView(*plan(budget), 0, recovery_us=1)
+    return Activation(view, budget, algorithm="structure-aware", margin=margin, active=map(part, active))
 
 
 def rates(*each: float) -> dict[str, list[float]]:
@@ -70,7 +72,7 @@ def test_the_best_partitions_with_a_live_standby_are_chosen() -> None:
 def test_a_standby_that_is_so_for_a_while_is_not_chosen() -> None:
     """Because of a move, or of a recovery that lent it the role."""
     one = activation(2, 1)
-    one.redirect(plan().directory, {ReplicaId(*part(1), NodeId("n5"))})
+    one.follow({ReplicaId(*part(1), NodeId("n5"))})
     assert one.choose(rates(10, 40, 20, 1000)).active == {part(0), part(2)}
     assert one.wanted() == {}
     assert not one.adopt(Choice(frozenset({part(1)}), 1.0, 1.0))
@@ -89,7 +91,8 @@ def test_a_node_that_leaves_by_a_move_is_not_active() -> None:
     one = activation(1, 1)
     n2, n3 = NodeId("n2"), NodeId("n3")
     leave = RoleChange(part(1), ((n3, Role.ACTIVE), (n2, Role.STANDBY)))
-    one.redirect(leave(plan(1).directory))
+    one._view.redirect(leave(plan(1).directory), 0)
+    one.follow()
     assert one.wanted() == {part(1): {"n5"}}
 
 

@@ -8,15 +8,18 @@ from typing import Any
 
 import pytest
 
-from replicas.placement.balance import Balance
-from replicas.placement.moves import Move, MovePhase
+from replicas.placement.deciders.balance import Balance
+from replicas.placement.deciders.move import Move, MovePhase
+from replicas.placement.view import ClusterView
 from replicas.planning.balancing.actions import DrainNode, JoinSpare, MovePartition
 from replicas.planning.load import SAMPLE_US, LoadSample
 from replicas.planning.prediction import PredictedMove, RefusedMove, StateSource
 from spe.config.load import load_data
 from spe.plan.directory import Role
 from spe.stream.ids import PartitionId
-from spe.stream.names import NodeId, UnitId
+from spe.stream.names import NodeId, NodeState, UnitId
+from spe.wire.messages import OutputStatus
+from tests.support.placement_world import answer
 
 N1, N2, N3 = (NodeId(f"n{n}") for n in (1, 2, 3))
 PERIOD = 3  # samples
@@ -25,6 +28,10 @@ SAMPLE = LoadSample(0.1, memory=1e6, network=0.0, rows=100.0, state=1e6)
 
 def p(number: int) -> PartitionId:
     return PartitionId(UnitId("totals"), number)
+
+
+def output(id: PartitionId) -> OutputStatus:
+    return OutputStatus("totals", id.partition, NodeState.STABLE, False, 0, 0, 0, 1, 0.0)
 
 
 def config(replicas: list[list[str]], standby: list[list[str]] | None = None, **more: Any) -> dict[str, Any]:
@@ -63,7 +70,8 @@ class World:
         self.plan, self.directory = load_data(settings)
         self.loads = dict(loads)
         self.now = SAMPLE_US
-        self.balance = Balance(self.plan, self.directory, self.now)
+        self.view = ClusterView(self.plan, self.directory, self.now, recovery_us=1)
+        self.balance = Balance(self.view, self.now)
         self.alive = {str(n) for n in self.directory.nodes}
         self.moves: list[Move] = []
         self.said: list[object] = []
@@ -76,7 +84,15 @@ class World:
 
     def learn(self) -> None:
         running = self.directory.placement if self.running is None else self.running
-        self.balance.learn(self.now, self.directory, running, self.alive, self.held, self.moves, self.now)
+        self.view.redirect(self.directory, self.now)
+        for node in self.directory.nodes:
+            if node in self.alive:
+                outputs = [output(id) for id, nodes in running.items() if node in nodes]
+                held = {id: 2 for id, where in self.held if where == node}
+                self.view.heard(node, answer(outputs, held), self.now)
+            else:
+                self.view.lost(node, self.now)
+        self.balance.learn(self.now, self.moves, self.now)
 
     def step(self) -> None:
         """One sample's time."""

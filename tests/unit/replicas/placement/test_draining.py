@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from replicas.placement.draining import targets
-from replicas.placement.moves import MoveRefused
+from replicas.placement.deciders.draining import targets
+from replicas.placement.deciders.move import MoveRefused
 from spe.plan.directory import Directory, Role
 from spe.stream.ids import PartitionId
 from spe.stream.names import NodeId

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from replicas.placement.deciders.move import Move
 from replicas.placement.joining import JoinRefused, LeaveRefused, joined, left
-from replicas.placement.moves import Move
 from spe.config.load import load_newcomer
 from spe.errors import ConfigError
 from spe.plan.directory import Role, Version

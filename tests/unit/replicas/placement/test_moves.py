@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 
-from replicas.placement.activation import Choice
-from replicas.placement.moves import IN_VAIN_US, TRIES, Move, MovePhase, MoveRefused, Moves
+from replicas.placement.deciders.activation import Choice
+from replicas.placement.deciders.move import IN_VAIN_US, Move, MovePhase, MoveRefused
+from replicas.placement.deciders.move_orders import MoveOrders
+from replicas.placement.deciders.moves import TRIES
+from replicas.placement.view import ClusterView
 from replicas.planning.prediction import StateSource
 from spe.plan.directory import Role
 from spe.stream.ids import ReplicaId
@@ -433,13 +438,13 @@ def test_a_move_that_is_cancelled_is_taken_back(phase: MovePhase) -> None:
 def test_nothing_is_done_of_an_order_that_is_not_on_disk() -> None:
     """A slow disk may refuse it after many heartbeats, and then nobody has ordered anything (M1)."""
     world = cluster()
-    refused = world.moves.ask(PARTITION, A, B, "asked for")
+    refused = world.orders.ask(PARTITION, A, B, "asked for")
     beats(world, 10)
     assert refused.phase is MovePhase.WAIT
-    world.moves.forget([refused])
-    assert world.moves.all() == []
-    kept = world.moves.ask(PARTITION, A, B, "asked for")
-    world.moves.stored([kept])
+    world.orders.forget([refused])
+    assert world.orders.all() == []
+    kept = world.orders.ask(PARTITION, A, B, "asked for")
+    world.orders.stored([kept])
     beats(world, 30)
     assert kept.phase is MovePhase.DONE
 
@@ -488,10 +493,10 @@ def test_the_next_coordinator_goes_on_from_the_store(phase: MovePhase) -> None:
     beats(world, 5, coordinator=False)
     world.begin()
     beats(world, 60)
-    (found,) = world.moves.all()
+    (found,) = world.orders.all()
     assert found.phase is MovePhase.DONE
     assert (roles(world), world.running()) == ({B: Role.ACTIVE}, [B])
-    assert world.moves.ask(PARTITION, B, A, "back").number == 2
+    assert world.orders.ask(PARTITION, B, A, "back").number == 2
 
 
 def following(source: NodeState | None) -> tuple[FakeCluster, Move]:
@@ -678,7 +683,12 @@ def test_source_helps_if_target_dies_after_replacing_it() -> None:
     assert world.running() == [B]
 
 
-def having_moved(*moves: tuple[int, int], source: StateSource = StateSource.PARTNER) -> Moves:
+def ordered(known: Iterable[Move]) -> MoveOrders:
+    """A coordinator that knows these moves."""
+    return MoveOrders(ClusterView(*plan_of([A]), 0, recovery_us=1_000_000), known=known)
+
+
+def having_moved(*moves: tuple[int, int], source: StateSource = StateSource.PARTNER) -> MoveOrders:
     """A coordinator that knows of moves: (state expected, took), milliseconds.  A heartbeat is 100 ms."""
     known = [
         Move(
@@ -695,7 +705,7 @@ def having_moved(*moves: tuple[int, int], source: StateSource = StateSource.PART
         )
         for at, (state, took) in enumerate(moves, 1)
     ]
-    return Moves(*plan_of([A]), pause_us=100_000, patience_us=1_000_000, known=known)
+    return ordered(known)
 
 
 def test_phases_give_the_expectation_before_first_move() -> None:
@@ -715,7 +725,7 @@ def test_nothing_is_learned_from_an_interrupted_move() -> None:
     under_way = Move(4, PARTITION, A, B, Role.ACTIVE, "ordered", 10_000, phase=MovePhase.FOLLOW)
     under_way.began_us = {MovePhase.JOIN: 0}
     known = [*before.all(), under_way]
-    after = Moves(*plan_of([A]), pause_us=100_000, patience_us=1_000_000, known=known)
+    after = ordered(known)
     under_way.phase = MovePhase.DONE
     under_way.began_us[MovePhase.DONE] = 3_600_000_000
     assert after.expected_us(10_000) == 2_110_000

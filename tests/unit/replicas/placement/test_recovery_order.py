@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from replicas.placement.moves import IN_VAIN_US
+from replicas.placement.deciders.move import IN_VAIN_US
 from spe.plan.deploy import Deployed
 from spe.plan.directory import Role, Version
 from spe.plan.revision import Revision, revised
@@ -240,9 +240,10 @@ def test_room_for_expected_loads_is_kept_if_less_is_measured() -> None:
 def test_a_node_that_has_left_is_not_in_the_plan() -> None:
     """D4: it may leave while it still answers, and no order can reach it."""
     found = cluster(backs=["n4"], others=["n6"])
-    assert NodeId("n6") in found.order._runs
+    assert NodeId("n6") in found.coordination.view.runs
     del found.runs[NodeId("n6")]
-    found.order.redirect(found.directory.without_node(NodeId("n6")))
+    found.coordination.redirect(found.directory.without_node(NodeId("n6")), found.now)
+    found.order.redirect()
     found.kill("n1", "n2", "n3")
     found.beat(20)
     status = found.order.status()

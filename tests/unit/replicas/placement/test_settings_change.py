@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from replicas.placement.moves import Move
+from replicas.placement.deciders.move import Move
 from replicas.placement.settings_change import SettingsChange, SettingsRefused
 from spe.plan.deploy import Deployed
 from spe.plan.directory import Directory, Role, Version

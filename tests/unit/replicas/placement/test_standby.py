@@ -10,7 +10,7 @@ from spe.stream.ids import Channel, ReplicaId
 from spe.stream.names import NodeId, NodeState, StreamId
 from spe.wire.messages import OutputStatus
 from tests.support.plans import placed
-from tests.unit.replicas.placement.test_coordination import PARTITION, plan
+from tests.unit.replicas.placement.test_install import PARTITION, plan
 
 EVERY = 1
 A, C = "n1a", "n1c"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from replicas.placement.moves import Move, MovePhase
+from replicas.placement.deciders.move import Move, MovePhase
 from replicas.placement.store import ORDERS, CoordinatorStore
 from replicas.simulation.world.disk import SimDisk
 from spe.errors import LogCorrupt
@@ -50,14 +50,16 @@ async def test_wanted_standbys_and_the_last_number_are_restored(store: Opening) 
     disk = SimDisk()
     one = store(disk)
     assert (one.wanted("plan"), one.last_number()) == ({}, 0)
-    await one.want("plan", WANTED)
+    one.want("plan", WANTED)
+    await one.write()
     for number in (1, 2):
         one.ordered(number, 70, 5, "install", "f/1@n1", "")
     await one.write()
     disk = disk.restarted()
     again = store(disk)
     assert (again.wanted("plan"), again.last_number()) == (WANTED, 2)
-    await again.want("plan", {})
+    again.want("plan", {})
+    await again.write()
     assert store(disk).wanted("plan") == {}
 
 
@@ -65,10 +67,13 @@ async def test_orders_of_another_plan_do_not_affect_this_one(store: Opening) -> 
     """H7: its units may have the same names, and other standbys are worth more."""
     disk = SimDisk()
     one, other = store(disk), {PartitionId(UnitId("f"), 0): frozenset({NodeId("n3")})}
-    await one.want("other", other)
+    one.want("other", other)
+    await one.write()
     assert one.wanted("plan") == {}
-    await one.want("plan", WANTED)
-    await one.want("plan", {})
+    one.want("plan", WANTED)
+    await one.write()
+    one.want("plan", {})
+    await one.write()
     again = store(disk.restarted())
     assert (again.wanted("plan"), again.wanted("other")) == ({}, other)
 
@@ -78,9 +83,12 @@ async def test_the_last_loads_of_a_plan_are_restored(store: Opening) -> None:
     disk = SimDisk()
     kept = store(disk)
     assert kept.loads("plan") == {}
-    await kept.keep_loads("plan", {one: 0.5, other: 0.25}, {other: 1e9})
-    await kept.keep_loads("other", {one: 0.75}, {})
-    await kept.keep_loads("plan", {one: 0.5}, {one: 2e9})
+    kept.note_loads("plan", {one: 0.5, other: 0.25}, {other: 1e9})
+    await kept.write()
+    kept.note_loads("other", {one: 0.75}, {})
+    await kept.write()
+    kept.note_loads("plan", {one: 0.5}, {one: 2e9})
+    await kept.write()
     again = store(disk.restarted())
     assert (again.loads("plan"), again.loads("other")) == ({one: 0.5}, {one: 0.75})
     assert (again.memory("plan"), again.memory("other")) == ({one: 2e9}, {})
@@ -117,7 +125,8 @@ async def test_a_damaged_store_is_named_with_a_remedy(store: Opening, damage: st
     disk = SimDisk()
     one = store(disk)
     await one.begin(1)
-    await one.want("plan", WANTED)
+    one.want("plan", WANTED)
+    await one.write()
     data = bytearray(disk.read(PATH))
     match damage:
         case "flipped":
@@ -136,8 +145,9 @@ async def test_on_a_full_disk_the_old_state_stays_and_no_epoch_begins(store: Ope
     one = store(disk)
     await one.begin(70)
     disk.space_left = 0
+    one.want("plan", WANTED)
     with pytest.raises(OSError, match="space"):
-        await one.want("plan", WANTED)
+        await one.write()
     with pytest.raises(OSError, match="space"):
         await store(disk).begin(80)
     disk.space_left = 1 << 30
@@ -187,7 +197,8 @@ async def test_order_refused_by_disk_is_not_written_later(store: Opening) -> Non
         await one.keep_moves("plan", [move])
     one.note_moves("plan", [])
     disk.space_left = None
-    await one.want("plan", WANTED)
+    one.want("plan", WANTED)
+    await one.write()
     assert store(disk.restarted()).moves("plan") == []
 
 

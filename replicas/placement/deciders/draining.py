@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection
 
-from replicas.placement.moves import MoveRefused
+from replicas.placement.deciders.move import MoveRefused
 from spe.plan.directory import Directory, Role
 from spe.stream.ids import PartitionId
 from spe.stream.names import NodeId

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from replicas.placement.coordination import REPEAT_US, REPLAYS_IN_VAIN_US, Coordination
+from replicas.placement.deciders.install import REPEAT_US
+from replicas.placement.deciders.replay import REPLAYS_IN_VAIN_US
 from spe.log.origin import combined
 from spe.plan.deploy import Deployed
 from spe.plan.directory import Role, Standbys
@@ -16,6 +17,7 @@ from spe.stream.ids import PartitionId, ReplicaId
 from spe.stream.names import NodeId, NodeState, StreamId, UnitId
 from spe.wire.messages import OutputStatus
 from tests.simulation.test_cluster import make_plan
+from tests.support.placement_world import Installing
 from tests.support.plans import placed
 
 A, B, C = (NodeId(n) for n in ("n1a", "n1b", "n1c"))
@@ -44,7 +46,7 @@ class World:
     def __init__(self, heartbeat_us: int = 100_000) -> None:
         found, directory = plan()
         timed = replace(found, timing=Timing(heartbeat_us=heartbeat_us))
-        self.coordination = Coordination(timed, directory, 0, patience_us=PATIENCE, recovery_us=RECOVERY)
+        self.coordination = Installing(timed, directory, 0, patience_us=PATIENCE, recovery_us=RECOVERY)
         self.nodes: dict[NodeId, NodeState | str | None] = {A: STABLE, B: "stands by", C: "stands by"}
         self.frontier = {A: 0, B: 0, C: 0}
 
@@ -201,10 +203,11 @@ def test_placed_replica_catches_up_before_recovering_helper_ends() -> None:
 
 def test_recovering_helper_for_dead_node_stays_when_other_leaves() -> None:
     """It retires before the source of the move where nobody is dead."""
-    plan, directory = make_plan(1, replicas=4)
+    plan, directory = make_plan(1, replicas=3)
     d = NodeId("n1d")
+    directory = directory.with_node(replace(directory.nodes[A], id=d, address="n1d:1"))
     directory = placed(directory, {PARTITION: (A, d)}, {PARTITION: Standbys((B, C), 1)})
-    coordination = Coordination(plan, directory, 0, patience_us=PATIENCE, recovery_us=RECOVERY)
+    coordination = Installing(plan, directory, 0, patience_us=PATIENCE, recovery_us=RECOVERY)
     coordination.bring({}, (), {PARTITION: (B, A)})
     for node, state in ((A, STABLE), (B, STABLE), (C, RECOVERING)):
         coordination.heard(node, [output(state, 5)], 10)
@@ -224,7 +227,7 @@ class Replaying:
         placement = {PARTITION: (A,), after: (NodeId("n2a"),)}
         standbys = {PARTITION: Standbys((B,), 1), after: Standbys((NodeId("n2b"),), 1)}
         self.after = RECOVERING
-        self.coordination = Coordination(
+        self.coordination = Installing(
             plan, placed(directory, placement, standbys), 0, patience_us=PATIENCE, recovery_us=RECOVERY
         )
 
@@ -300,7 +303,7 @@ class TwoDeep:
         placement = {**directory.placement, self.of: (NodeId("n2a"),)}
         standbys = {self.of: Standbys((NodeId("n2b"),), 1)}
         directory = placed(directory, placement, standbys)
-        self.coordination = Coordination(plan, directory, 0, patience_us=PATIENCE, recovery_us=RECOVERY)
+        self.coordination = Installing(plan, directory, 0, patience_us=PATIENCE, recovery_us=RECOVERY)
         self.first = {"n1a": 40, "n1b": 40}
         self.state = {"n1a": STABLE, "n1b": STABLE}
         self.frontier = 0
@@ -343,7 +346,7 @@ def test_a_replica_has_its_beginning_if_all_its_outputs_have() -> None:
     units = tuple(replace(u, outputs=(*u.outputs, extra)) if u.id == "u1" else u for u in plan.units)
     placement = {**directory.placement, PARTITION: (A,), of: (NodeId("n2a"),)}
     directory = placed(directory, placement, {of: Standbys((NodeId("n2b"),), 1)})
-    coordination = Coordination(replace(plan, units=units), directory, 0, patience_us=PATIENCE, recovery_us=RECOVERY)
+    coordination = Installing(replace(plan, units=units), directory, 0, patience_us=PATIENCE, recovery_us=RECOVERY)
     for source in plan.sources:
         coordination.heard_source(OutputStatus(source, 0, STABLE, False, 90, 0, 0, 1, 0.0, origin=LOG))
     coordination.heard(NodeId("n2a"), [], 0)
@@ -404,7 +407,7 @@ def three_deep() -> Callable[[int, dict[str, tuple[NodeState, int]]], list[str]]
     directory = placed(
         directory, {**directory.placement, last: (NodeId("n3a"),)}, {last: Standbys((NodeId("n3b"),), 1)}
     )
-    coordination = Coordination(plan, directory, 0, patience_us=PATIENCE, recovery_us=RECOVERY)
+    coordination = Installing(plan, directory, 0, patience_us=PATIENCE, recovery_us=RECOVERY)
     for source in plan.sources:
         coordination.heard_source(OutputStatus(source, 0, STABLE, False, 90, 0, 0, 1, 0.0, origin=LOG))
 
@@ -565,7 +568,7 @@ def test_the_upstream_of_two_partitions_replays_once() -> None:
     placement = {**directory.placement, **{id: (NodeId("n2a"),) for id in ids}}
     standbys = {id: Standbys((NodeId("n2b"),), 1) for id in ids}
     directory = placed(directory, placement, standbys)
-    coordination = Coordination(replace(plan, units=units), directory, 0, patience_us=PATIENCE, recovery_us=RECOVERY)
+    coordination = Installing(replace(plan, units=units), directory, 0, patience_us=PATIENCE, recovery_us=RECOVERY)
     for source in plan.sources:
         coordination.heard_source(OutputStatus(source, 0, STABLE, False, 90, 0, 0, 1, 0.0, origin=LOG))
     for now in (10, 10 + RECOVERY):
@@ -595,7 +598,7 @@ def test_partition_on_its_first_standby_is_not_lost() -> None:
     """The next heartbeat tells who runs it; that of the standby may come before."""
     plan, directory = make_plan(1, replicas=3)
     alone = placed(directory, {PARTITION: (A,)})
-    coordination = Coordination(plan, alone, 0, patience_us=PATIENCE, recovery_us=RECOVERY)
+    coordination = Installing(plan, alone, 0, patience_us=PATIENCE, recovery_us=RECOVERY)
     coordination.heard(A, [output(STABLE, 5)], 4_990)
     coordination.redirect(alone.with_role(PARTITION, B, Role.STANDBY), 5_000)
     coordination.heard(B, [], 5_010)
@@ -610,12 +613,12 @@ def test_partition_on_its_first_standby_is_not_lost() -> None:
 def test_removed_standbys_get_no_orders() -> None:
     plan, directory = make_plan(1, replicas=3)
     backed = placed(directory, {PARTITION: (A,)}, {PARTITION: Standbys((B, C), 1)})
-    coordination = Coordination(plan, backed, 0, patience_us=PATIENCE, recovery_us=RECOVERY)
+    coordination = Installing(plan, backed, 0, patience_us=PATIENCE, recovery_us=RECOVERY)
     for node in (A, B, C):
         coordination.heard(node, [output(STABLE, 5)] if node == A else [], 10)
     coordination.want(PARTITION, [B], 10)
     coordination.redirect(backed.with_role(PARTITION, B, None), 20)
-    assert coordination.wanted() == {}
+    assert [one.wanted for one in coordination.status()] == [()]
     coordination.lost(A, 30)
     assert [d.replica.node for d in coordination.decide(30 + PATIENCE)] == [C]
     coordination.redirect(backed.with_role(PARTITION, B, None).with_role(PARTITION, C, None), 40)

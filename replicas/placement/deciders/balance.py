@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from math import inf
 
-from replicas.placement.moves import Move, MovePhase
-from replicas.placement.standby_placement import StandbyPlacement
+from replicas.placement.deciders.move import Move, MovePhase
+from replicas.placement.deciders.standby_placement import StandbyPlacement
+from replicas.placement.view import ClusterView
 from replicas.planning.balancing.actions import Action, BalanceSettings, MovePartition, NodeRoom, StillFull
 from replicas.planning.balancing.balancer import Balancer
 from replicas.planning.load import LoadHistory, LoadSample
@@ -19,7 +20,6 @@ from replicas.planning.prediction import PredictedMove, RefusedMove
 from replicas.planning.shares import Running, SharesOfX
 from spe.plan.directory import Directory, Role
 from spe.plan.nodes import Node
-from spe.plan.plan import Plan
 from spe.plan.units import CHECKPOINT_US
 from spe.stream.ids import PartitionId
 from spe.stream.names import NodeId
@@ -32,8 +32,11 @@ class Balance:
       now: monotonic microseconds.
     """
 
-    def __init__(self, plan: Plan, directory: Directory, now: int) -> None:
+    def __init__(self, view: ClusterView, now: int) -> None:
+        self._view = view
+        plan, directory = view.plan, view.directory
         self._plan = plan
+        #: As of the last time that we learned, like all below: a thread may be computing.
         self._directory = directory
         self._shares = SharesOfX(plan, directory)
         settings = directory.coordinator
@@ -68,35 +71,24 @@ class Balance:
         """What a replica measured."""
         self._samples.append((partition, load, now))
 
-    def learn(
-        self,
-        now: int,
-        directory: Directory,
-        running: Running,
-        alive: Collection[str],
-        held: Iterable[tuple[PartitionId, NodeId]],
-        moves: Iterable[Move],
-        wall_us: int,
-    ) -> None:
-        """Takes over what is so now.
+    def learn(self, now: int, moves: Iterable[Move], wall_us: int) -> None:
+        """Takes over from the view what is so now.
 
         Args:
-          running: nodes that run each partition.
-          alive: processes that answer.
-          held: partitions of which a node holds a checkpoint, and the node.
           moves: all that are known.
           wall_us: wall time; moves tell theirs by it.
         """
+        directory, running = self._view.directory, self._view.running()
         if directory is not self._directory:
             self._directory, self._shares = directory, SharesOfX(self._plan, directory)
         samples, self._samples = self._samples, []
         for partition, load, at in samples:
             self._balancer.sampled(partition, load, at)
-        self._nodes(alive)
+        self._nodes(self._view.alive)
         self._elsewhere = {p: nodes for p, nodes in running.items() if set(nodes) != set(directory.placement[p])}
         for partition, nodes in running.items():
             self._balancer.runs(partition, nodes)
-        self._checkpoints(set(held), now)
+        self._checkpoints(set(self._view.held()), now)
         for move in moves:
             if move.over and move.number not in self._over:
                 self._over.add(move.number)

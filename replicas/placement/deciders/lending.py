@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from replicas.placement.moves import RoleChange
+from replicas.placement.deciders.move import RoleChange
+from replicas.placement.view import ClusterView
 from spe.plan.directory import Directory
 from spe.stream.ids import PartitionId, ReplicaId
 from spe.stream.names import NodeId
@@ -34,17 +35,13 @@ class Lent:
 class Lending:
     """See the module.  The directory says which roles are lent, so that each coordinator knows."""
 
-    def __init__(self, directory: Directory) -> None:
-        self._directory = directory
+    def __init__(self, view: ClusterView) -> None:
+        self._view = view
 
     @property
     def lent(self) -> frozenset[ReplicaId]:
         """Roles that are to be taken back."""
-        return self._directory.lent
-
-    def redirect(self, directory: Directory) -> None:
-        """Another directory counts."""
-        self._directory = directory
+        return self._view.directory.lent
 
     def step(
         self,
@@ -60,7 +57,7 @@ class Lending:
           moving: partitions with a move that has not ended, which counts on the roles that it found.
         """
         for id, node in wanted.items():
-            if node in self._directory.nodes and node not in self._directory.hosts(id):
+            if node in self._view.directory.nodes and node not in self._view.directory.hosts(id):
                 return Lent(id, node)
         for one in sorted(self.lent):
             if wanted.get(one.of) != one.node and one.of not in moving and spared(one):

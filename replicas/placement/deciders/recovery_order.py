@@ -3,13 +3,13 @@
 As long as the first standby of each has room, or nothing is known of what a partition needs, all of them are restored
 at once (H5) and nothing here has a say.  Else the plan has: each of them runs on the node that it names, when it is its
 turn, or waits.  That may be any node which X, its capacity and its memory allow: it becomes a standby for the time.
-Heartbeats come in; what is to be planned goes out, since that takes a while, and what follows from the
-plan.  :class:`replicas.placement.coordination.Coordination` gives the orders.
+To plan takes a while, so what is to be planned goes out, and the plan comes in.
+:class:`replicas.placement.deciders.install.InstallDecider` gives the orders.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Mapping, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
@@ -17,9 +17,10 @@ from types import MappingProxyType
 
 import numpy as np
 
-from replicas.placement.coordination import LostPartition
-from replicas.placement.lending import Lending, Lent
-from replicas.placement.moves import IN_VAIN_US, RoleChange
+from replicas.placement.deciders.install import LostPartition
+from replicas.placement.deciders.lending import Lending, Lent
+from replicas.placement.deciders.move import IN_VAIN_US, RoleChange
+from replicas.placement.view import ClusterView
 from replicas.planning.cluster_topology import partitions_of, topology_of
 from replicas.planning.recovery.choosing import LITTLE
 from replicas.planning.recovery.cluster import UNKNOWN_WORK, partial_after
@@ -29,13 +30,12 @@ from replicas.planning.recovery.placing import RecoveryPlan, RecoveryProblem, pl
 from replicas.planning.recovery.schedule import MOVED, NOISE, RecoverySchedule
 from replicas.planning.shares import SharesOfX
 from replicas.planning.topology import Topology
-from spe.plan.directory import Directory, ExpectedLoad
+from spe.plan.directory import ExpectedLoad
 from spe.plan.plan import Plan
 from spe.status import PlannedInstallStatus, RecoveryStatus, ValueStatus
-from spe.stream.ids import Channel, PartitionId, ReplicaId
-from spe.stream.names import NodeId, NodeState, StreamId
+from spe.stream.ids import PartitionId, ReplicaId
+from spe.stream.names import NodeId, NodeState
 from spe.stream.times import SECOND
-from spe.wire.messages import OutputStatus
 
 #: By partition that must not simply run on its first standby: where it is to run; None: it waits.
 Held = Mapping[PartitionId, NodeId | None]
@@ -65,7 +65,6 @@ class RecoveryOrder:
     """See the module.
 
     Args:
-      plan: the cluster.
       known: what the coordinator before this one knew that partitions need, shares of a core.
       memory: the same of memory, bytes.
 
@@ -76,14 +75,14 @@ class RecoveryOrder:
 
     def __init__(
         self,
-        plan: Plan,
-        directory: Directory,
+        view: ClusterView,
         known: Mapping[PartitionId, float] = MappingProxyType({}),
         memory: Mapping[PartitionId, float] = MappingProxyType({}),
     ) -> None:
+        self._view = view
+        plan, directory = view.plan, view.directory
         self._plan = plan
-        self._directory = directory
-        self.lending = Lending(directory)
+        self.lending = Lending(view)
         self.without_role: list[ReplicaId] = []
         self._shares = SharesOfX(plan, directory)
         #: May a node have a role for a partition, by its X?
@@ -101,12 +100,8 @@ class RecoveryOrder:
             for id, one in expected.items()
             if one.install_us
         }
-        #: By node that answers, what it runs; True: it serves it.
-        self._runs: dict[NodeId, dict[PartitionId, bool]] = {}
         #: What has been ordered, and its node does not tell of yet.
         self._pending: dict[PartitionId, NodeId] = {}
-        #: By node that answers, the stable frontier of each replica.
-        self._frontiers: dict[NodeId, dict[PartitionId, int]] = {}
         #: Of replicas that restore something: how far they were at most, and since when they have got no further.
         self._restoring: dict[ReplicaId, tuple[int, int]] = {}
         self._reads = {id: _read_by(plan, id) for id in directory.roles}
@@ -130,24 +125,9 @@ class RecoveryOrder:
 
     # --- news ---
 
-    def redirect(self, directory: Directory) -> None:
+    def redirect(self) -> None:
         """Another directory counts."""
-        self._directory = directory
-        self.lending.redirect(directory)
-        self._shares, self._may_wait = SharesOfX(self._plan, directory), {}
-        for node in set(self._runs).difference(directory.nodes):
-            self.lost(node)
-
-    def heard(self, node: NodeId, outputs: Iterable[OutputStatus]) -> None:
-        """A heartbeat answer, which names everything that the node runs."""
-        told = {self._plan.maker_of(Channel(StreamId(o.stream), o.partition)): o for o in outputs}
-        self._runs[node] = {id: o.state is not NodeState.RECOVERING for id, o in told.items()}
-        self._frontiers[node] = {id: o.frontier for id, o in told.items()}
-
-    def lost(self, node: NodeId) -> None:
-        """A node does not answer any more."""
-        self._runs.pop(node, None)
-        self._frontiers.pop(node, None)
+        self._shares, self._may_wait = SharesOfX(self._plan, self._view.directory), {}
 
     def measured(self, loads: Mapping[PartitionId, float]) -> None:
         """What some partitions need, shares of a core; of the others the last ones stay.
@@ -220,25 +200,21 @@ class RecoveryOrder:
         unserved: Mapping[PartitionId, LostPartition],
         now: int,
         soon_us: int,
-        know: Callable[[PartitionId, NodeId], bool] = lambda partition, node: True,
-        answers: Callable[[str], bool] = lambda source: True,
     ) -> Held:
         """What of these partitions is to run where, and what waits; call it at every heartbeat.
 
         Args:
           unserved: partitions that nobody serves.
           soon_us: what is due within this time is waited for before a plan is made, for it failed together.
-          know: do a node and whoever makes what a partition reads know the role that the node has for it?
-          answers: does the source of this name answer?
         """
         self._pending = {
             id: node
             for id, node in self._pending.items()
-            if id in unserved and node in self._runs and id not in self._runs[node]
+            if id in unserved and node in self._view.runs and id not in self._view.runs[node]
         }
         # Where a node runs it, and lacks a state, a standby has one and helps for a moment: else all begins anew (H8).
         known = {id: one for id, one in unserved.items() if id in self._load and not one.lacking}
-        self._note_restoring(known, now, answers)
+        self._note_restoring(known, now)
         if self._schedule is not None:
             given_up = {id: self._given_up(id, one, now) for id, one in known.items()}
             known, unserved = given_up, {**unserved, **given_up}
@@ -260,17 +236,17 @@ class RecoveryOrder:
         for install in self._schedule.dispatch() if self._settled else ():
             id = self._id(install.partition)
             self._pending[id] = NodeId(install.node)
-            if install.node not in self._directory.hosts(id):
+            if install.node not in self._view.directory.hosts(id):
                 self.without_role.append(ReplicaId(*id, NodeId(install.node)))
         for id, one in known.items():
             if one.recovering:
                 self._held[id] = one.recovering[0]
             elif one.able or may[id]:
                 self._held[id] = None
-                if (where := self._schedule.ordered.get(self._task[id])) in self._directory.hosts(id):
+                if (where := self._schedule.ordered.get(self._task[id])) in self._view.directory.hosts(id):
                     replica = ReplicaId(*id, NodeId(where))
                     self._held[id] = (
-                        None if replica in self.lending.lent and not know(id, replica.node) else replica.node
+                        None if replica in self.lending.lent and not self._view.know(id, replica.node) else replica.node
                     )
         return self._held
 
@@ -303,7 +279,7 @@ class RecoveryOrder:
 
     def _weigh(self) -> Topology:
         rates = {name: [rate] for name, rate in self._weighed.items()}
-        return topology_of(self._plan, self._directory, rates, self._directory.recovery.priorities)
+        return topology_of(self._plan, self._view.directory, rates, self._view.directory.recovery.priorities)
 
     @cached_property
     def _ids(self) -> list[PartitionId | None]:
@@ -332,23 +308,23 @@ class RecoveryOrder:
         return self._has_memory(node, more) and (load <= LITTLE or load <= self._room(node) + LITTLE)
 
     def _room(self, node: NodeId) -> float:
-        return self._capacity(node) * self._directory.coordinator.cap - sum(
+        return self._capacity(node) * self._view.directory.coordinator.cap - sum(
             self._load.get(id, 0.0) for id in self._here(node)
         )
 
     def _here(self, node: NodeId) -> set[PartitionId]:
         """What a node runs and was told to run."""
-        return {*self._runs.get(node, ()), *(id for id, where in self._pending.items() if where == node)}
+        return {*self._view.runs.get(node, ()), *(id for id, where in self._pending.items() if where == node)}
 
     def _has_memory(self, node: NodeId, more: Collection[PartitionId]) -> bool:
         return self._memory_left(node, more) >= 0
 
     def _memory_left(self, node: NodeId, more: Collection[PartitionId] = ()) -> float:
         """Bytes, with these as well; infinite where nobody says what the node has."""
-        if (memory := self._directory.nodes[node].memory) is None:
+        if (memory := self._view.directory.nodes[node].memory) is None:
             return inf
         needed = sum(self._memory.get(id, 0.0) for id in {*self._here(node), *more})
-        return memory * self._directory.coordinator.cap - needed
+        return memory * self._view.directory.coordinator.cap - needed
 
     def _memory_short(self, id: PartitionId, standbys: Collection[NodeId]) -> str:
         """Why none of these may run a partition, for people."""
@@ -359,12 +335,10 @@ class RecoveryOrder:
     def _may_run(self, id: PartitionId, one: LostPartition) -> frozenset[NodeId]:
         """Nodes that answer and may restore a partition, standbys or not; whether they have the cores is not asked."""
         others = () if one.recovering else one.others
-        nodes = [*one.able, *(n for n in others if n in self._runs and self._may_have(id, n))]
+        nodes = [*one.able, *(n for n in others if n in self._view.runs and self._may_have(id, n))]
         return frozenset(n for n in nodes if self._has_memory(n, [id]))
 
-    def _note_restoring(
-        self, lost: Mapping[PartitionId, LostPartition], now: int, answers: Callable[[str], bool]
-    ) -> None:
+    def _note_restoring(self, lost: Mapping[PartitionId, LostPartition], now: int) -> None:
         """Since when each node gets no further with what it restores.
 
         Time in which nobody serves what that reads, or a source of it does not answer, does not count.
@@ -372,9 +346,9 @@ class RecoveryOrder:
         before, served = self._restoring, self._served()
         self._restoring = {}
         for id, one in lost.items():
-            waits = not self._reads[id] <= served or not all(map(answers, self._sources[id]))
+            waits = not self._reads[id] <= served or not all(map(self._view.answers, self._sources[id]))
             for replica in (ReplicaId(*id, node) for node in one.recovering):
-                frontier = self._frontiers.get(replica.node, {}).get(id, 0)
+                frontier = self._view.frontier(id, replica.node)
                 furthest, since = before.get(replica, (frontier, now))
                 since = now if waits or frontier > furthest else since
                 self._restoring[replica] = max(frontier, furthest), since
@@ -388,18 +362,19 @@ class RecoveryOrder:
         return left if left.recovering or another else one
 
     def _served(self) -> Set[PartitionId]:
-        return {id for runs in self._runs.values() for id, serves in runs.items() if serves}
+        runs = self._view.runs.values()
+        return {id for run in runs for id, output in run.items() if output.state is not NodeState.RECOVERING}
 
     def _may_have(self, id: PartitionId, node: NodeId) -> bool:
         """Would its X be enough with a role for this partition as well, and is known what it needs for what it runs?"""
         if any(other not in self._load for other in self._here(node)):
             return False
         if (id, node) not in self._may_wait:
-            self._may_wait[id, node] = self._shares.refused(self._directory.placement, id, node) is None
+            self._may_wait[id, node] = self._shares.refused(self._view.directory.placement, id, node) is None
         return self._may_wait[id, node]
 
     def _capacity(self, node: NodeId) -> float:
-        return self._directory.nodes[node].capacity
+        return self._view.directory.nodes[node].capacity
 
     def _begin(self) -> RecoverySchedule:
         loads = np.zeros(self._topology.tasks)
@@ -412,19 +387,19 @@ class RecoveryOrder:
             self._goal(),
             loads,
             work,
-            cap=self._directory.coordinator.cap,
+            cap=self._view.directory.coordinator.cap,
             always=always,
             reads=self._topology.reads,
-            partial_after=partial_after(self._plan, self._directory),
+            partial_after=partial_after(self._plan, self._view.directory),
         )
         for id, task in self._task.items():
-            for node in self._directory.hosts(id):
-                if self._directory.disk_us(ReplicaId(*id, node)) is not None:
+            for node in self._view.directory.hosts(id):
+                if self._view.directory.disk_us(ReplicaId(*id, node)) is not None:
                     schedule.holds(task, node, 0)
         return schedule
 
     def _goal(self) -> RecoveryGoal:
-        return goal_named(self._directory.recovery.value, self._topology)
+        return goal_named(self._view.directory.recovery.value, self._topology)
 
     def _tell(
         self,
@@ -433,14 +408,14 @@ class RecoveryOrder:
         due: Mapping[PartitionId, frozenset[NodeId]],
     ) -> None:
         """Gives the schedule the news: who came and went, what is back, and what may run where."""
-        for node in set(schedule.nodes).difference(self._runs):
+        for node in set(schedule.nodes).difference(self._view.runs):
             schedule.went(node)
         served = self._served()
         #: Of what nobody serves, the one node that counts as restoring it.
-        restores = {id: node for node, runs in self._runs.items() for id in runs if id not in unserved}
+        restores = {id: node for node, runs in self._view.runs.items() for id in runs if id not in unserved}
         restores |= self._pending
         restores |= {id: one.recovering[0] for id, one in unserved.items() if one.recovering}
-        for node, runs in self._runs.items():
+        for node, runs in self._view.runs.items():
             here = {*runs, *(id for id, where in self._pending.items() if where == node)}
             comes = {id for id in here - served if restores.get(id) == node}
             self._come(schedule, node, runs.keys() & served, comes, here - served - comes)
@@ -492,7 +467,7 @@ class RecoveryOrder:
             return None
         name = self._topology.name_of
         return RecoveryStatus(
-            goal=self._directory.recovery.value,
+            goal=self._view.directory.recovery.value,
             value=schedule.value,
             under_way={name(task): node for task, node in schedule.ordered.items()},
             planned=tuple(PlannedInstallStatus(partition=name(i.partition), node=i.node) for i in schedule.planned),

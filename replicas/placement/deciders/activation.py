@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from replicas.placement.view import ClusterView
 from replicas.planning.cluster_topology import costs_of, partitions_of, topology_of
 from replicas.planning.planners import Algorithm, make_plan
 from replicas.planning.search import PlanningProblem
-from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.status import ActivationStatus
 from spe.stream.ids import Channel, PartitionId, ReplicaId
@@ -108,7 +108,6 @@ class Activation:
     """See the module.
 
     Args:
-      plan: the cluster.
       budget: partitions that may have their first standby run.
       algorithm: of the planner.
       margin: by how much, relative to what runs, a plan must be better to take its place.
@@ -120,33 +119,32 @@ class Activation:
 
     def __init__(
         self,
-        plan: Plan,
-        directory: Directory,
+        view: ClusterView,
         budget: int,
         *,
         algorithm: str,
         margin: float,
         active: Iterable[PartitionId] = (),
     ) -> None:
-        self._plan = plan
+        self._view = view
+        self._plan = view.plan
         self._algorithm = Algorithm(algorithm)
         self._margin = margin
         self.budget = budget
         self.active = set(active)
         self.target = frozenset(self.active)
         self.choice: Choice | None = None
-        self.redirect(directory)
+        self.follow()
 
-    def redirect(self, directory: Directory, passing: Collection[ReplicaId] = ()) -> None:
-        """Another directory counts: partitions without a standby that stays have none that runs.
+    def follow(self, passing: Collection[ReplicaId] = ()) -> None:
+        """Follows the directory: partitions without a standby that stays have none that runs.
 
         Args:
           passing: standbys that are so for a while only, because of a move or a recovery.
         """
-        self._directory = directory
         self.first = {
             id: node
-            for id, standbys in directory.standbys.items()
+            for id, standbys in self._view.directory.standbys.items()
             for node in reversed(standbys.nodes)
             if ReplicaId(*id, node) not in passing
         }
@@ -162,7 +160,7 @@ class Activation:
         Raises:
           ConfigError: the planner cannot do it; it says why.
         """
-        directory = self._directory  # another one may count while this thread works
+        directory = self._view.directory  # another one may count while this thread works
         unable = {*unable, *(directory.standbys.keys() - self.first.keys())}
         topology = topology_of(self._plan, directory, rates)
         costs = costs_of(self._plan, directory, topology, unable)

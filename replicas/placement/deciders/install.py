@@ -1,0 +1,311 @@
+"""Which standbys run (rules H1-H7).  Pure: reads the view, returns orders.
+
+A partition is *served* while a node that runs it answers and is not itself recovering.  Where nobody has served one for
+``patience_us``, a standby is told to run it.  When all replicas that are meant to run it are STABLE again, those that
+only helped out stand by again, one after the other.  Where nothing is left that a partition could go on from,
+:class:`replicas.placement.deciders.replay.ReplayDecider` makes what lies before it begin anew.  The data path knows
+nothing of all this.  A wrong decision costs work, never a tuple: two replicas too many are two replicas (ids tell
+duplicates), and one that is missing is asked for again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from replicas.placement.deciders.replay import Decision, ReplayDecider, upstream_of
+from replicas.placement.view import ClusterView
+from spe.status import PartitionStatus
+from spe.stream.ids import PartitionId, ReplicaId
+from spe.stream.names import NodeId, NodeState
+
+#: An order that was not answered, or had no effect yet, is given again after this, or after two heartbeats if longer.
+REPEAT_US: Final = 1_000_000
+#: How many times longer to wait for a node whose disk may hold a state before everything begins anew.
+_FOR_A_STATE: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class LostPartition:
+    """A partition that nobody serves.
+
+    Attributes:
+      due_us: from when on a standby should run it, monotonic microseconds.
+      able: standbys that can be told to, in the order in which they would be; those that refused lately only where
+        there are no others.
+      recovering: nodes that run it, and may serve it soon.
+      lacking: nodes run it, and none of them has a state to go on from.
+      others: nodes that answer and have no role for it; none before it is clear that no node with one comes soon.
+    """
+
+    due_us: int
+    able: tuple[NodeId, ...]
+    recovering: tuple[NodeId, ...]
+    lacking: bool
+    others: tuple[NodeId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Goals:
+    """Standbys that are to run though nothing has failed, and places for lost partitions, as other deciders say.
+
+    Attributes:
+      chosen: standbys that are active replicas by plan (H7).
+      coming: standbys that run because the partition moves there.
+      restoring: partitions that begin there from a checkpoint of the node's own (M7).
+      leaving: the node that a move takes a partition from, and the one that takes its place.
+      held: lost partitions that run on the node that is named only; None: they wait (O1).
+    """
+
+    chosen: Mapping[PartitionId, Collection[NodeId]] = field(default_factory=dict)
+    coming: Mapping[PartitionId, Collection[NodeId]] = field(default_factory=dict)
+    restoring: Collection[PartitionId] = ()
+    leaving: Mapping[PartitionId, tuple[NodeId, NodeId]] = field(default_factory=dict)
+    held: Mapping[PartitionId, NodeId | None] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Progress:
+    """How far the decider is with a partition.
+
+    Attributes:
+      wanted: standbys that are active replicas by plan.
+      wanted_at: since when ``wanted`` is as it is.
+      mark: how far those that helped out were when all seemed well; None: not all is.
+      asked_at: when each order was given last.
+      refused_at: when a node said last that it does not follow one.
+    """
+
+    wanted: set[NodeId] = field(default_factory=set)
+    wanted_at: int = 0
+    mark: int | None = None
+    asked_at: dict[Decision, int] = field(default_factory=dict)
+    refused_at: dict[NodeId, int] = field(default_factory=dict)
+
+
+class InstallDecider:
+    """See the module.
+
+    Args:
+      patience_us: how long a partition may be unserved before a standby runs it, where no node of it answers; where one
+        is recovering, or was never heard, ``view.recovery_us``: it may need nobody's help.
+    """
+
+    def __init__(self, view: ClusterView, *, patience_us: int) -> None:
+        self._view = view
+        self._plan = view.plan
+        self._patience_us = patience_us
+        self._recovery_us = view.recovery_us
+        self._repeat_us = max(REPEAT_US, 2 * view.plan.timing.heartbeat_us)
+        self._progress: dict[PartitionId, _Progress] = {}
+        self._replay = ReplayDecider(view)
+        self._replays_at: dict[Decision, int] = {}
+        self._goals = Goals()
+
+    # --- news ---
+
+    def refused(self, replica: ReplicaId, now: int) -> None:
+        """A node does not follow an order: another one is asked for a while."""
+        if replica.of in self._view.partitions:
+            self._at(replica.of).refused_at[replica.node] = now
+
+    def _at(self, id: PartitionId) -> _Progress:
+        return self._progress.setdefault(id, _Progress())
+
+    def aim(self, goals: Goals, now: int) -> None:
+        """From now on these standbys run by choice, and no others."""
+        self._goals = goals
+        self._progress = {id: one for id, one in self._progress.items() if id in self._view.partitions}
+        for id in self._view.partitions:
+            one, standbys = self._at(id), self._view.directory.standbys[id].nodes
+            chosen = set(goals.chosen.get(id, ()))
+            if chosen != one.wanted:
+                one.wanted, one.wanted_at = chosen, now
+            assert one.wanted <= set(standbys), "H7: actives are standbys of the partition"
+            assert set(goals.coming.get(id, ())) <= set(standbys), "M2: a target is a standby until it follows"
+
+    # --- lost partitions ---
+
+    def unserved(self, now: int) -> dict[PartitionId, LostPartition]:
+        """Partitions that nobody serves, of those that have standbys."""
+        found = {}
+        for id, seen in self._view.partitions.items():
+            if seen.unserved_since is not None:
+                due_us = seen.unserved_since + self._patience(id)
+                recovering = [n for n in seen.running if now - seen.lacking_since.get(n, now) < self._recovery_us]
+                lacking = bool(seen.running) and not recovering
+                able, others = self._willing(id, now), self._others(id, seen.unserved_since, now)
+                found[id] = LostPartition(due_us, tuple(able), tuple(recovering), lacking, others)
+        return found
+
+    def _others(self, id: PartitionId, since: int, now: int) -> tuple[NodeId, ...]:
+        """Nodes without a role for a partition that could get one.
+
+        Where no standby answers they would have no checkpoint to begin with, so those are waited for.
+        """
+        standbys = self._view.directory.standbys[id].nodes
+        patience_us = self._patience(id)
+        if not any(n in self._view.alive for n in standbys):
+            patience_us = max(patience_us, _FOR_A_STATE * self._recovery_us)
+        if now - since < patience_us:
+            return ()
+        directory = self._view.directory
+        without = (n for n in directory.nodes if n in self._view.alive and n not in directory.hosts(id))
+        return tuple(n for n in without if not self._refused_lately(id, n, now))
+
+    def helper(self, standby: ReplicaId, now: int) -> NodeState | None:
+        """State of a standby that is to run: RECOVERING also before it does; None: it does not come, as it seems."""
+        node, one, seen = standby.node, self._at(standby.of), self._view.partitions[standby.of]
+        state = seen.running.get(node, NodeState.RECOVERING)
+        if now - one.asked_at.get(Decision("retire", standby), -self._repeat_us) < self._repeat_us:
+            state = NodeState.RECOVERING  # its last news may be old
+        if self._view.is_gone(node, now) or (
+            state is NodeState.RECOVERING and now - one.wanted_at >= self._recovery_us
+        ):
+            return None
+        return state
+
+    def spared(self, standby: ReplicaId, now: int) -> bool:
+        """Does a partition do without what a node may run of it: somebody else serves it, and it does not run it?
+
+        A node that does not answer may run it: then somebody else must be STABLE, as before it would retire (H5).
+        """
+        node, running = standby.node, self._view.partitions[standby.of].running
+        others = [state for other, state in running.items() if other != node]
+        if node in self._view.alive:
+            return node not in running and any(state is not NodeState.RECOVERING for state in others)
+        return self._view.is_gone(node, now) and NodeState.STABLE in others
+
+    def unable(self, standbys: Mapping[PartitionId, NodeId], now: int) -> frozenset[PartitionId]:
+        """Partitions whose standby here is dead."""
+        return frozenset(id for id, node in standbys.items() if self._view.is_gone(node, now))
+
+    # --- orders ---
+
+    def decide(self, now: int) -> list[Decision]:
+        """The orders to give now; call it at every heartbeat."""
+        found = []
+        self._replay.look()
+        for id in self._view.partitions:
+            for decision in self._orders(id, now):
+                # What is upstream of several partitions begins anew once for all of them.
+                asked_at = self._replays_at if decision.verb == "replay" else self._at(id).asked_at
+                if decision.verb == "retire" and self._is_behind(decision.replica.node):
+                    continue
+                if now - asked_at.get(decision, now - self._repeat_us) >= self._repeat_us:
+                    asked_at[decision] = now
+                    found.append(decision)
+        return found
+
+    def _is_behind(self, node: NodeId) -> bool:
+        """Does it go by an older directory?  Then it would not follow what the newer one allows."""
+        version = self._view.directory.version
+        return self._view.versions.get(node, version) < version
+
+    def _orders(self, id: PartitionId, now: int) -> list[Decision]:
+        seen, goals, standbys = self._view.partitions[id], self._goals, self._view.directory.standbys[id].nodes
+        coming, wanted = set(goals.coming.get(id, ())), self._at(id).wanted
+        if None in goals.held.values():  # what nobody serves waits for room, and comes first; a move may make some
+            wanted = wanted & seen.running.keys()
+        wanted = wanted | coming
+        missing = [n for n in standbys if n in wanted and n in self._view.alive and n not in seen.running]
+        if missing and seen.unserved_since is None:  # otherwise two might begin, or one from less
+            restores = coming if id in goals.restoring else ()
+            return [Decision("restore" if n in restores else "install", ReplicaId(*id, n)) for n in missing]
+        if seen.unserved_since is not None:
+            return self._restore(id, seen.unserved_since, now)
+        return self._retire(id, wanted)
+
+    def _retire(self, id: PartitionId, wanted: Collection[NodeId]) -> list[Decision]:
+        """Orders for a partition that somebody serves, and that other standbys may run than those that are wanted."""
+        seen, one, leaving = self._view.partitions[id], self._at(id), self._goals.leaving.get(id)
+        standbys = self._view.directory.standbys[id].nodes
+        meant = {*self._view.directory.placement[id], *wanted}
+        helping = [n for n in standbys if n in seen.running and n not in meant]
+        # A helper that recovers serves nobody, and may never be STABLE: it is not waited for, and retires first.
+        recovering = [n for n in helping if seen.running[n] is NodeState.RECOVERING]
+        replaying = bool(recovering) and self._is_waited_for(id)
+        if replaying or any(seen.running.get(n) is not NodeState.STABLE for n in meant):
+            recovering = []
+        waited_for = set(seen.running).difference(recovering)
+        if leaving is not None and leaving[0] in helping:
+            source, successor = leaving
+            helping = [source]
+            meant = {
+                n for n in {*meant, successor} if n in self._view.alive or n == successor
+            }  # for the dead it did not run before either
+            if not (replaying and seen.running[source] is NodeState.RECOVERING):
+                waited_for.discard(source)  # its failure may last
+        helping = [n for n in helping if n not in recovering] + recovering
+        steady = all(seen.running.get(n) is NodeState.STABLE for n in meant | waited_for)
+        if not helping or not steady:
+            one.mark = None
+            return []
+        # A replica that was frozen is STABLE when it goes on: it must be as far as those that helped out meanwhile.
+        if one.mark is None:
+            one.mark = max(seen.frontier[n] for n in helping)
+        if any(seen.frontier[n] < one.mark for n in meant):
+            return []
+        return [Decision("retire", ReplicaId(*id, helping[-1]))]
+
+    def _is_waited_for(self, id: PartitionId) -> bool:
+        """Is there a partition behind it that nobody serves?  Whoever recovers may replay for that (H8)."""
+        unserved = (after for after, seen in self._view.partitions.items() if seen.unserved_since is not None)
+        return any(id in upstream_of(self._plan, after) for after in unserved)
+
+    def _restore(self, id: PartitionId, since: int, now: int) -> list[Decision]:
+        """Orders for a partition that no node serves."""
+        seen, one, directory = self._view.partitions[id], self._at(id), self._view.directory
+        standbys = directory.standbys[id].nodes
+        if now - since < self._patience(id):
+            return []
+        installs = {n: Decision("install", ReplicaId(*id, n)) for n in standbys}
+        asked = max((one.asked_at.get(installs[n], since) for n in standbys if n in seen.running), default=None)
+        if asked is not None and now - asked < self._recovery_us:
+            return []  # one recovers already: a second one would be no faster
+        able = self._able(id, now)
+        chosen = self._goals.held.get(id, able[0] if able else None)
+        if chosen in able:
+            return [installs[chosen]]
+        # A node that is away may hold a state, and come back with it.
+        silent = (n for n in directory.hosts(id) if n not in self._view.alive)
+        away = any(directory.disk_us(ReplicaId(*id, n)) for n in silent)
+        patience_us = self._recovery_us * (_FOR_A_STATE if away else 1)
+        lacking = [now - seen.lacking_since.get(n, now) >= patience_us for n in seen.running]
+        return self._replay.replays(id, now) if lacking and all(lacking) else []
+
+    def _patience(self, id: PartitionId) -> int:
+        """How long a partition may be unserved before a standby runs it."""
+        seen = self._view.partitions[id]
+        coming = any(n in seen.running or not self._view.was_heard(n) for n in self._view.directory.placement[id])
+        return self._recovery_us if coming else self._patience_us
+
+    def _able(self, id: PartitionId, now: int) -> list[NodeId]:
+        """Standbys that can be told to run it, the first one first."""
+        seen = self._view.partitions[id]
+        able = [n for n in self._view.directory.standbys[id].nodes if n in self._view.alive and n not in seen.running]
+        return sorted(able, key=lambda n: self._refused_lately(id, n, now))
+
+    def _willing(self, id: PartitionId, now: int) -> list[NodeId]:
+        able = self._able(id, now)
+        return [n for n in able if not self._refused_lately(id, n, now)] or able
+
+    def _refused_lately(self, id: PartitionId, node: NodeId, now: int) -> bool:
+        return now - self._at(id).refused_at.get(node, now - self._recovery_us) < self._recovery_us
+
+    # --- for people ---
+
+    def status(self) -> list[PartitionStatus]:
+        """Each partition that has standbys: who runs it, and who is meant to."""
+        return [
+            PartitionStatus(
+                partition=str(id),
+                running=dict(sorted(seen.running.items())),
+                placed=tuple(self._view.directory.placement[id]),
+                standbys=tuple(self._view.directory.standbys[id].nodes),
+                wanted=tuple(sorted(self._at(id).wanted)),
+                served=seen.unserved_since is None,
+            )
+            for id, seen in self._view.partitions.items()
+        ]

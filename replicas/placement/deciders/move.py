@@ -1,0 +1,148 @@
+"""Moves of partitions from node to node, and changes of roles.  Pure data."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from replicas.planning.prediction import StateSource
+from spe.errors import SpeError
+from spe.plan.directory import Directory, Role
+from spe.status import MoveStatus
+from spe.stream.ids import PartitionId
+from spe.stream.names import NodeId
+from spe.stream.times import SECOND
+
+#: Shortest time after which a target that answers, and is not ready, has tried in vain: microseconds.
+IN_VAIN_US: Final = 300 * SECOND
+
+
+class MoveRefused(SpeError):
+    """An order to move that cannot be carried out; says why, and what would make it possible."""
+
+
+class MovePhase(enum.StrEnum):
+    """Of a move, in their order.
+
+    WAIT: another move is under way, or not all replicas of the partition are STABLE.
+    JOIN: the directory names the target as a standby; until all live producers of the partition know that.
+    INSTALL: the target is to run the partition; until it is STABLE.
+    FOLLOW: until the target is as far as the old replica was then, and its disk has the state if it is to.  A standby
+    only holds two checkpoints.
+    LEAVE: the directory has the target in place of the old one, which retires.
+    """
+
+    WAIT = "wait"
+    JOIN = "join"
+    INSTALL = "install"
+    FOLLOW = "follow"
+    LEAVE = "leave"
+    DONE = "done"
+    DROPPED = "dropped"
+
+
+@dataclass(slots=True)
+class Move:
+    """One move, and how far it is.
+
+    Attributes:
+      number: of the order; they count up.
+      role: what the source is to the partition, and the target is to be: ACTIVE or STANDBY.
+      reason: who wanted it, for people.
+      drain: the node that it helps to empty.
+      by_load: loads ask for it, and no person.
+      state_us: how long its state was expected to take, microseconds; None: nobody knew.
+      state_from: where that is from, as was expected to be soonest.
+      predicted_us: the same of the whole move.
+      began_us: when it entered each phase, wall time in microseconds, for people.
+      was_standby: the target stood by for the partition before, and not for a while; then the source does afterwards.
+      mark: how far the others were when the target was first STABLE; None: it has not been.
+      tries: how often the target fell silent.
+      interrupted: the coordinator was restarted while it was under way, so nobody knows what its phases took.
+      dropping: why what was done is taken back; None: it is not.
+      why: why it waits, or was dropped, for people.
+    """
+
+    number: int
+    partition: PartitionId
+    source: NodeId
+    target: NodeId
+    role: Role
+    reason: str
+    drain: NodeId | None = None
+    by_load: bool = False
+    state_us: int | None = None
+    state_from: StateSource = StateSource.PARTNER
+    predicted_us: int | None = None
+    phase: MovePhase = MovePhase.WAIT
+    began_us: dict[MovePhase, int] = field(default_factory=dict)
+    was_standby: bool = False
+    mark: int | None = None
+    tries: int = 0
+    interrupted: bool = False
+    dropping: str | None = None
+    why: str = ""
+
+    def kept(self) -> tuple[MovePhase, bool, int | None, int, str | None]:
+        """What a coordinator must know to go on with it."""
+        return self.phase, self.was_standby, self.mark, self.tries, self.dropping
+
+    def status(self) -> MoveStatus:
+        return MoveStatus(
+            number=self.number,
+            partition=str(self.partition),
+            source=self.source,
+            target=self.target,
+            role=self.role.value,
+            reason=self.reason,
+            phase=self.phase.value,
+            why=self.why,
+            began_us={phase.value: at for phase, at in self.began_us.items()},
+            predicted_us=self.predicted_us,
+            state_from=self.state_from.value,
+        )
+
+    @property
+    def took_us(self) -> int:
+        """From its first phase on."""
+        return max(self.began_us.values()) - min(self.began_us.values())
+
+    @property
+    def over(self) -> bool:
+        return self.phase in (MovePhase.DONE, MovePhase.DROPPED)
+
+    def __str__(self) -> str:
+        return f"move {self.number} ({self.partition} from {self.source} to {self.target})"
+
+
+@dataclass(frozen=True, slots=True)
+class RoleChange:
+    """Nodes get other roles for a partition; None: none any more.
+
+    Attributes:
+      lent: for a while, as a recovery lends them.
+    """
+
+    partition: PartitionId
+    roles: tuple[tuple[NodeId, Role | None], ...]
+    lent: bool = False
+
+    def __call__(self, directory: Directory) -> Directory:
+        for node, role in self.roles:
+            if self.lent:
+                directory = directory.with_lent(self.partition, node)
+            else:
+                directory = directory.with_role(self.partition, node, role)
+        return directory
+
+    def __str__(self) -> str:
+        roles = (f"{node} {role or 'gone'}" for node, role in self.roles)
+        return f"{self.partition}: {', '.join(roles)}"
+
+
+def some(names: Iterable[str]) -> str:
+    """A few of many names."""
+    found = list(names)
+    return ", ".join(found[:5]) + (f" and {len(found) - 5} more" if len(found) > 5 else "")

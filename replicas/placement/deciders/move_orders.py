@@ -1,0 +1,192 @@
+"""Orders to move: which can be carried out, which are under way, and how long they take (rules M1, M5, M8).  Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import combinations
+from statistics import median
+from typing import Final
+
+from replicas.placement.deciders.move import Move, MovePhase, MoveRefused, some
+from replicas.placement.view import ClusterView
+from replicas.planning.prediction import PredictedMove, StateSource
+from spe.plan.directory import Role
+from spe.stream.ids import PartitionId
+from spe.stream.names import NodeId
+from spe.stream.times import SECOND
+
+#: Moves that have ended and are kept for people, the newest.
+KEPT: Final = 1_000
+#: Moves from which is learned how long one takes, the newest.
+LEARNED: Final = 15
+#: Heartbeats that a move takes beside its state, as long as there was none.
+_BEATS: Final = 15
+#: Why a node, which it names, cannot have a role for a partition, as its room or its X is not enough; None: it can.
+Refusal = Callable[[PartitionId, NodeId, Role], str | None]
+
+
+def _anything(partition: PartitionId, node: NodeId, role: Role) -> None:
+    """Every node can have every role."""
+
+
+class MoveOrders:
+    """The moves that were ordered.
+
+    Args:
+      known: moves of the coordinator before this one.
+    """
+
+    def __init__(self, view: ClusterView, refusal: Refusal = _anything, known: Iterable[Move] = ()) -> None:
+        self._view = view
+        self.why_not = refusal
+        self._pause_us = view.plan.timing.heartbeat_us
+        self._moves = {move.number: move for move in known}
+        for move in self._moves.values():
+            move.interrupted |= not move.over and bool(move.began_us)
+        #: Orders that are not on disk yet: nothing is done of them.
+        self._unstored: set[int] = set()
+
+    # --- what is ordered ---
+
+    def ask(
+        self,
+        partition: PartitionId,
+        source: NodeId,
+        target: NodeId,
+        reason: str,
+        predicted: PredictedMove | None = None,
+        *,
+        drain: NodeId | None = None,
+        by_load: bool = False,
+    ) -> Move:
+        """Takes an order.
+
+        Args:
+          predicted: how its state comes soonest; None: nobody knows.
+          drain: the node that it helps to empty.
+          by_load: loads ask for it, and no person.
+
+        Raises:
+          MoveRefused: it cannot be carried out.
+        """
+        if why := self._refusal(partition, source, target):
+            raise MoveRefused(f"{partition} cannot move from {source} to {target}: {why}")
+        role = self._view.directory.roles[partition][source]
+        move = Move(max(self._moves, default=0) + 1, partition, source, target, role, reason, drain, by_load)
+        if predicted is not None:
+            move.state_us, move.state_from = round(predicted.seconds * SECOND), predicted.source
+            move.predicted_us = self.expected_us(move.state_us, move.state_from)
+        self._moves[move.number] = move
+        self._unstored.add(move.number)
+        ended = [number for number, one in self._moves.items() if one.over]
+        for number in ended[:-KEPT]:
+            del self._moves[number]
+        return move
+
+    def ask_all(
+        self,
+        moves: Iterable[tuple[PartitionId, NodeId, NodeId, PredictedMove | None]],
+        reason: str,
+        *,
+        drain: NodeId | None = None,
+        by_load: bool = False,
+    ) -> list[Move]:
+        """Takes orders, each with how its state comes soonest: all of them, or none.
+
+        Raises:
+          MoveRefused: one cannot be carried out.
+        """
+        taken: list[Move] = []
+        try:
+            for partition, source, target, predicted in moves:
+                taken.append(self.ask(partition, source, target, reason, predicted, drain=drain, by_load=by_load))
+        except MoveRefused:
+            self.forget(taken)
+            raise
+        return taken
+
+    def stored(self, moves: Iterable[Move]) -> None:
+        """Orders are on disk: they count from now on (M1)."""
+        self._unstored.difference_update(move.number for move in moves)
+
+    def forget(self, moves: Iterable[Move]) -> None:
+        """Takes back orders of which nothing is done yet."""
+        for move in moves:
+            assert move.phase is MovePhase.WAIT, "M1: what has begun is cancelled, not forgotten"
+            self._unstored.discard(move.number)
+            del self._moves[move.number]
+
+    def expected_us(self, state_us: int, source: StateSource = StateSource.PARTNER) -> int:
+        """How long a whole move takes, as the latest ones did (M8).
+
+        What they took is a line over what their states were expected to take: its slope is how much longer states took
+        than expected, its offset what a move takes beside that, at first what its phases must take.  The slope counts
+        where states differed so much that it is no chance, against the one of this move; else states take what is
+        expected.
+
+        Args:
+          state_us: how long the state is expected to take.
+          source: where it is from.
+        """
+        ended = [m for m in self._moves.values() if m.phase is MovePhase.DONE and not m.interrupted]
+        done = [m for m in ended if m.state_us is not None][-LEARNED:]
+        if not done:
+            return state_us + _BEATS * self._pause_us
+        points = {one.number: (float(one.state_us or 0), float(one.took_us)) for one in done}
+        alike = [points[one.number] for one in done if one.state_from is source]
+        pairs = [(b[0] - a[0], b[1] - a[1]) for a, b in combinations(alike, 2)]
+        least = max([state_us / 2, 1.0, *(abs(apart) / 2 for apart, _ in pairs)])
+        slopes = [longer / apart for apart, longer in pairs if abs(apart) >= least]
+        slope = max(0.0, median(slopes)) if slopes else 1.0
+        offset = median(took - slope * state for state, took in points.values())
+        return max(0, round(offset)) + round(slope * state_us)
+
+    def _refusal(self, partition: PartitionId, source: NodeId, target: NodeId) -> str | None:
+        """Why an order cannot be carried out; None: it can."""
+        directory = self._view.directory
+        if partition not in directory.roles:
+            return f"there is no such partition; there are {some(map(str, directory.roles))}"
+        for node in (source, target):
+            if node not in directory.nodes:
+                return f"there is no node {node}; there are {some(directory.nodes)}"
+        if under_way := [str(move) for move in self.open() if move.partition == partition]:
+            return f"{under_way[0]} has not ended"
+        return self.refusal_now(partition, source, target) or self.why_not(
+            partition, target, directory.roles[partition][source]
+        )
+
+    def refusal_now(self, partition: PartitionId, source: NodeId, target: NodeId) -> str | None:
+        """The same of what may change until the move begins."""
+        roles = self._view.directory.roles[partition]
+        if roles.get(source) not in (Role.ACTIVE, Role.STANDBY):
+            return f"{source} has nothing to do with it; {some(roles)} have"
+        if roles.get(target) in (Role.ACTIVE, roles[source]):
+            return f"{target} {'runs it' if roles[target] is Role.ACTIVE else 'stands by for it'} already"
+        if target not in self._view.alive:
+            return f"{target} does not answer; start it first"
+        return None
+
+    # --- what there is ---
+
+    def get(self, number: int) -> Move | None:
+        return self._moves.get(number)
+
+    def may_begin(self) -> list[Move]:
+        """Those that are on disk and have not ended, in the order in which they are carried out."""
+        return [move for move in self.open() if move.number not in self._unstored]
+
+    def open(self) -> list[Move]:
+        """Those that have not ended, in the order in which they are carried out."""
+        return [move for move in self._moves.values() if not move.over]
+
+    def all(self) -> list[Move]:
+        return list(self._moves.values())
+
+    def reason(self, partition: PartitionId) -> str:
+        """Who wants a partition to have other roles: its move that has not ended."""
+        return ", ".join(f"{move}, {move.reason}" for move in self.open() if move.partition == partition)
+
+    def newest(self, over: int) -> list[Move]:
+        """All that have not ended, and so many that have."""
+        ended = [move.number for move in self._moves.values() if move.over]
+        return [move for move in self._moves.values() if not move.over or move.number in ended[-over:]]

@@ -1,0 +1,123 @@
+"""What begins anew from the sources' logs, where nothing else is left (rule H8).  Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from replicas.placement.view import ClusterView, Made
+from spe.log.origin import combined
+from spe.plan.plan import Plan
+from spe.plan.retention import streams_below
+from spe.stream.ids import PartitionId, ReplicaId
+from spe.stream.names import NodeId, NodeState
+from spe.wire.fields import Verb
+
+#: After so long without progress another replica replays, microseconds.
+REPLAYS_IN_VAIN_US: Final = 300_000_000
+#: How far a replica is that has been told to replay, and has not begun.
+_NOT_BEGUN: Final = -1
+#: The later a state is here, the better may a replica in it begin anew: it has its input.
+_CAN_REPLAY: Final = (NodeState.RECOVERING, NodeState.UP_FAILURE, NodeState.STABILIZATION, NodeState.STABLE)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """An order to a node."""
+
+    verb: Verb
+    replica: ReplicaId
+
+
+class ReplayDecider:
+    """See the module."""
+
+    def __init__(self, view: ClusterView) -> None:
+        self._view = view
+        self._plan = view.plan
+        #: Of replicas that replay, or were told to: how far they were, and since when; in this look and in the last.
+        self._replaying: dict[ReplicaId, tuple[int, int]] = {}
+        self._replaying_before: Mapping[ReplicaId, tuple[int, int]] = {}
+
+    def look(self) -> None:
+        """A new look at the cluster begins."""
+        self._replaying_before, self._replaying = self._replaying, {}
+
+    def replays(self, id: PartitionId, now: int) -> list[Decision]:
+        """The last resort: one replica of everything before it begins anew, unless one still has its beginning.
+
+        None does while a source does not answer, or has another log than the one that it was made from: what is missing
+        could not be made again, and the state would be lost as well (S6).  Nor below a source whose log is not kept for
+        ever: its first rows may go meanwhile (E5).
+        """
+        read = {i.stream for i in self._plan.unit[id.unit].inputs}
+        if any(
+            s.retain is not None and read & streams_below(self._plan, name) for name, s in self._plan.sources.items()
+        ):
+            return []
+        found, origins = [], dict[PartitionId, str]()
+        for before in upstream_of(self._plan, id):
+            origin = self._origin_of(before, origins)
+            made = {n: one for n, one in self._view.made.get(before, {}).items() if one.origin in ("", origin)}
+            if not made:
+                return []
+            if (node := self._to_replay(before, made, now)) is not None:
+                found.append(Decision("replay", ReplicaId(*before, node)))
+        for decision in found:
+            self._replaying.setdefault(decision.replica, (_NOT_BEGUN, now))
+        return found
+
+    def _to_replay(self, id: PartitionId, made: Mapping[NodeId, Made], now: int) -> NodeId | None:
+        """Which of the replicas of a partition is to begin anew; None: one has its beginning, or makes it, or none can.
+
+        One that was told to and stands still for long is left as it is: it may be cut off from the sources.
+        """
+        in_vain = {n for n, one in made.items() if self._replays_in_vain(ReplicaId(*id, n), one, now)}
+        if any(one.first == 1 and n not in in_vain for n, one in made.items()):
+            return None
+        left = [n for n, one in made.items() if one.first > 1]
+        told = [n for n in left if ReplicaId(*id, n) in self._replaying]
+        best = [n for n in told if n not in in_vain] or [n for n in left if n not in in_vain] or left
+        return max(best, key=lambda n: (_CAN_REPLAY.index(made[n].state), n), default=None)
+
+    def _replays_in_vain(self, replica: ReplicaId, made: Made, now: int) -> bool:
+        """Has it been told to begin anew, or begun, without any progress for long?  It waits for what is before it."""
+        known = self._replaying.get(replica) or self._replaying_before.get(replica)
+        begun = made.first == 1
+        if (begun and made.state is not NodeState.RECOVERING) or (not begun and known is None):
+            return False
+        upstream = (self._view.made.get(before, {}).values() for before in upstream_of(self._plan, replica.of))
+        states = [{one.state for one in made if one.first == 1} for made in upstream]
+        waits = {NodeState.RECOVERING} in states
+        progress = made.frontier if begun else _NOT_BEGUN
+        since = now if known is None or known[0] != progress or waits else known[1]
+        self._replaying[replica] = progress, since
+        return now - since >= REPLAYS_IN_VAIN_US
+
+    def _origin_of(self, id: PartitionId, known: dict[PartitionId, str]) -> str:
+        """The origin of what the sources' logs give now; "" where one of them does not answer, or not from id 1 on."""
+        if id not in known:
+            plan = self._plan
+            known[id] = combined(
+                [
+                    self._view.logs.get(c.stream, "")
+                    if c.stream in plan.sources
+                    else self._origin_of(plan.maker_of(c), known)
+                    for c in plan.unit[id.unit].channels_in(id.partition)
+                ]
+            )
+        return known[id]
+
+
+def upstream_of(plan: Plan, id: PartitionId) -> tuple[PartitionId, ...]:
+    """The partitions that one reads, directly or through others."""
+    found: dict[PartitionId, None] = {}
+    waiting = [id]
+    while waiting:
+        of = waiting.pop()
+        for channel in plan.unit[of.unit].channels_in(of.partition):
+            if channel.stream not in plan.sources and (maker := plan.maker_of(channel)) not in found:
+                found[maker] = None
+                waiting.append(maker)
+    return tuple(found)
