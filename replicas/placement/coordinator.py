@@ -75,7 +75,7 @@ class Due:
         return True
 
 
-class Jobs:
+class LongJobs:
     """Work that takes long, beside the loop that decides; one of each kind at a time."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
@@ -192,7 +192,7 @@ class Coordinator:
             address = await nursery.start(self._env.network.serve, at, server.handle)
             await nursery.start(self._upstream.run, self._peers())
             task_status.started(address)
-            await self._decide(Jobs(nursery))
+            await self._decide(LongJobs(nursery))
             await self._remember_later()
             nursery.cancel_scope.cancel()
         raise Superseded(self._superseded or "")
@@ -209,7 +209,7 @@ class Coordinator:
 
     # --- the loop ---
 
-    async def _decide(self, jobs: Jobs) -> None:
+    async def _decide(self, jobs: LongJobs) -> None:
         """Asks all deciders at every heartbeat, until this coordinator is superseded."""
         clock = self._env.clock
         if len(self.activation.active) != self.activation.budget:
@@ -257,7 +257,7 @@ class Coordinator:
             self._env.trace.event("recovery_over")
         return held
 
-    def _choose_standbys(self, now: int, jobs: Jobs) -> None:
+    def _choose_standbys(self, now: int, jobs: LongJobs) -> None:
         """Takes a step towards the standbys that are chosen; now and then lets others be chosen, by measured rates."""
         activation = self.activation
         rates = self._meter.take(now) if self._adapts.is_now(now) else {}
@@ -349,6 +349,7 @@ class Coordinator:
         return SetAnswer(*version, "")
 
     def _order(self, decision: Decision) -> None:
+        assert self.epoch > 0, "H6: an order is of an epoch"
         self._number += 1
         self._open[self._number] = decision
         while len(self._open) > UNANSWERED:

@@ -92,6 +92,7 @@ class DirectoryIssuer(DirectoryKeeper):
                 self._env.trace.event("directory_not_kept", why=str(error))
 
     async def _issue(self, changed: Directory, after: int, why: str) -> None:
+        assert self.me.incarnation > 0, "D2: a version is of the epoch of its coordinator"
         revision = revised(self._configuration, Version(self.me.incarnation, after + 1), changed)
         directory = revision.over(self._configuration)
         await self._store.keep(self._plan.fingerprint, revision, self._env.clock.wall_us(), why)

@@ -48,6 +48,7 @@ class SettingsChange:
         except ValueError as error:
             raise SettingsRefused(str(error)) from None
         changed = directory.with_settings(configured, settings)
+        assert changed.roles == directory.roles, "X4: settings change no role"
         if why := self._refused(changed):
             raise SettingsRefused(f"{self.node} cannot have {describe_waits(changed.nodes[self.node])}: {why}")
         return changed

@@ -139,6 +139,7 @@ class Standby:
         may_move = bool(self._crowded) and best == self._maker  # what it writes anew moves T, and makes nothing
         if held and able[best] == self._made_from and not may_move:
             return None
+        assert best in self._told, "H2: a standby asks a node that has told what it runs"
         self._looked_at = now
         self._asked_at, self._furthest = able[best], max(able.values())
         return best

@@ -83,6 +83,7 @@ class CoordinatorStore:
         """A new epoch, larger than all before it and at least as large as asked for.  Raises OSError."""
         (before,) = self._database.execute("SELECT coalesce(max(number), 0) FROM epoch").fetchone()
         epoch = max(int(before) + 1, at_least)
+        assert epoch > before, "H6: each start begins a larger epoch"
         await self.heard_of(epoch)
         return epoch
 

@@ -90,6 +90,7 @@ class ClusterView:
 
     def redirect(self, directory: Directory, now: int) -> None:
         """Another directory counts.  Heartbeats have yet to tell who runs what has its first standbys now."""
+        assert self.directory.version <= directory.version, "D2: directories never go back"
         known = self.partitions
         self.directory = directory
         self.partitions = {id: known.get(id) or PartitionView(now + self.recovery_us) for id in directory.standbys}
@@ -172,6 +173,7 @@ class ClusterView:
             one.unserved_since = None
         elif one.unserved_since is None:
             one.unserved_since = now
+        assert one.lacking_since.keys() <= one.running.keys(), "H8: only a replica that runs can lack its state"
 
     def _sampled(self, node: NodeId, answer: HeartbeatAnswer, now: int) -> list[tuple[PartitionId, LoadSample]]:
         counted = []

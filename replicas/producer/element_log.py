@@ -101,7 +101,7 @@ class ElementLog:
     def __getitem__(self, number: int) -> Entry:
         """Raises SpillDamaged when it is lost: everything up to there is forgotten then; SpillNotLoaded."""
         if number < self._memory_start:
-            assert self._spilled is not None
+            assert self._spilled is not None, "A9: only an entry that was spilled is not in memory"
             return self._spilled[number]
         return self._entries[number - self._memory_start]
 
@@ -130,7 +130,7 @@ class ElementLog:
 
     def drop_first(self) -> Batch:
         """Forgets the first entry, of a log that spills nothing, and returns its batch."""
-        assert not self._spilled
+        assert not self._spilled, "A9: a log that spills keeps its entries in order on the disk"
         batch = self._entries[0].batch
         self._leave_memory(1)
         return batch

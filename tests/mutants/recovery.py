@@ -10,8 +10,10 @@ from replicas.checkpoint.taker import CheckpointTaker
 from replicas.node.recovery import ReplicaRecovery
 from replicas.placement.deciders.install import InstallDecider
 from replicas.placement.deciders.lending import Lending
+from replicas.placement.deciders.needs import PartitionNeeds
 from replicas.placement.deciders.recovery_order import RecoveryOrder
 from replicas.placement.deciders.replay import ReplayDecider
+from replicas.placement.deciders.room import RestoringRoom
 from replicas.planning.recovery import choosing, ordering, placing
 from replicas.planning.recovery.goals import CompleteQueries
 from replicas.planning.recovery.placing import _Placing
@@ -120,17 +122,17 @@ edited(
 edited(
     "shortage-is-not-seen",
     "all that is lost is restored at once, whatever room there is (O1)",
-    Edit(RecoveryOrder, "_fits", "return all(", "return True or all("),
+    Edit(RestoringRoom, "fits", "return all(", "return True or all("),
 )
 edited(
     "what-is-not-measured-now-needs-nothing",
     "a partition that was measured before, and is silent now, has no load (O1)",
-    Edit(RecoveryOrder, "measured", "self._load |= loads", "self._load = {**dict.fromkeys(self._load, 0.0), **loads}"),
+    Edit(PartitionNeeds, "measured", "self.load |= loads", "self.load = {**dict.fromkeys(self.load, 0.0), **loads}"),
 )
 edited(
     "the-next-coordinator-knows-no-loads",
     "a coordinator that begins restores at once what its predecessor knew to need much (O1)",
-    Edit(RecoveryOrder, "__init__", "self.measured(self._kept)", "pass"),
+    Edit(PartitionNeeds, "__init__", "self.measured(self._kept)", "pass"),
 )
 edited(
     "second-replica-takes-the-room",
@@ -145,7 +147,7 @@ edited(
 edited(
     "who-refuses-is-waited-for",
     "a node that refused an order counts as if it carried it out (O6)",
-    Edit(RecoveryOrder, "refused", "del self._pending[replica.of]", "pass"),
+    Edit(RecoveryOrder, "refused", "del self._room.pending[replica.of]", "pass"),
 )
 edited(
     "who-restores-in-vain-is-waited-for",
@@ -165,7 +167,7 @@ edited(
 edited(
     "lost-source-is-held-against-who-restores",
     "what waits for a source that is away is restored on a second node, and takes room twice (O6)",
-    Edit(RecoveryOrder, "_note_restoring", " or not all(map(self._view.answers, self._sources[id]))", ""),
+    Edit(RecoveryOrder, "_note_restoring", " or not all(map(self._view.answers, self._needs.sources[id]))", ""),
 )
 edited(
     "progress-of-who-restores-does-not-count",
@@ -175,28 +177,28 @@ edited(
 edited(
     "only-standbys-restore",
     "what standbys have no room for waits, though another node has (O5)",
-    Edit(RecoveryOrder, "_may_run", "*(n for n in others if", "*(n for n in () if"),
+    Edit(RestoringRoom, "may_run", "*(n for n in others if", "*(n for n in () if"),
 )
 edited(
     "x-of-who-restores-is-not-asked",
     "a node restores what its X is too short for (O5)",
-    Edit(RecoveryOrder, "_may_have", "is None", "is None or True"),
+    Edit(RestoringRoom, "_may_have", "is None", "is None or True"),
 )
 edited(
     "memory-of-who-restores-is-not-asked",
     "a node restores what it has no memory for (O5)",
-    Edit(RecoveryOrder, "_has_memory", "return self", "return True or self"),
+    Edit(RestoringRoom, "_has_memory", "return self", "return True or self"),
 )
 edited(
     "what-no-node-has-memory-for-is-installed",
     "a partition that no node has memory for runs on its first standby all the same (O5)",
     Edit(RecoveryOrder, "look", "if (one.able or may[id]) and", "if may[id] and"),
-    Edit(RecoveryOrder, "look", "elif one.able or may[id]:", "elif may[id]:"),
+    Edit(RecoveryOrder, "_hold", "elif one.able or may[id]:", "elif may[id]:"),
 )
 edited(
     "lent-role-used-before-it-is-known",
     "a node restores what producers do not know that it reads (O5, M2)",
-    Edit(RecoveryOrder, "look", " and not self._view.know(id, replica.node)", " and False"),
+    Edit(RecoveryOrder, "_hold", " and not self._view.know(id, replica.node)", " and False"),
 )
 edited(
     "lent-role-stays",
@@ -226,7 +228,7 @@ edited(
 edited(
     "what-is-lost-needs-what-it-needed",
     "a source that gives more changes nothing of what lost partitions are thought to need (O6)",
-    Edit(RecoveryOrder, "fed", "self._load |= loads", "pass"),
+    Edit(PartitionNeeds, "fed", "self.load |= loads", "pass"),
 )
 edited(
     "no-plan-when-a-source-changes",

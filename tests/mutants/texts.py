@@ -237,7 +237,7 @@ TEXTS: Final[dict[str, TextMutant]] = {
     ),
     "room-for-what-is-measured-only": TextMutant(
         "a measured load counts though more is expected (O1)",
-        "replicas/placement/deciders/recovery_order.py",
+        "replicas/placement/deciders/needs.py",
         "        loads = {id: max(load, self._expected.get(id, 0.0)) for id, load in loads.items()}\n",
         "",
         tests=(

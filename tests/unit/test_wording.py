@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -12,9 +13,15 @@ PACKAGES: Final = ("spe", "operators", "consistency", "replicas")
 #: Names that hold a text for people.
 TEXTS: Final = frozenset({"error", "why", "reason", "trouble", "complaint"})
 #: Modules that read messages of other programs, which give no data.
-FOREIGN: Final = frozenset({"consistency/proof/session/errors.py", "replicas/connectors/formats/file_format.py"})
+FOREIGN: Final = frozenset(
+    {
+        "consistency/proof/session/errors.py",
+        "replicas/connectors/formats/file_format.py",
+        "replicas/connectors/postgres/session.py",
+    }
+)
 #: Functions that say "allowed" by an empty text, outside of the folders that have none; the number only falls.
-EMPTY_MEANS_ALLOWED: Final = 60
+EMPTY_MEANS_ALLOWED: Final = 20
 CLEAN: Final = ("replicas/placement", "replicas/producer", "replicas/node", "replicas/on_spark", "replicas/link")
 
 
@@ -74,8 +81,7 @@ def test_an_empty_text_does_not_mean_allowed() -> None:
         for file, tree in _modules()
         for node in ast.walk(tree)
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-        and (ast.get_docstring(node) or "").startswith("Why")
-        and '""' in (ast.get_docstring(node) or "")
+        and re.search(r'\b[Ww]hy\b.*""', (ast.get_docstring(node) or ""), re.DOTALL)
         and isinstance(node.returns, ast.Name)
         and node.returns.id == "str"
     ]

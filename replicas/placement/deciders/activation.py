@@ -175,6 +175,7 @@ class Activation:
 
     def adopt(self, choice: Choice) -> bool:
         """Makes a choice the target: better by the margin, or at all where there is room; or more runs than may."""
+        assert len(choice.active) <= self.budget, "H7: no more partitions are chosen than the budget allows"
         room = len(self.active) < self.budget
         better = choice.value > choice.before * (1.0 if room else 1 + self._margin) + 1e-9
         if len(self.active) <= self.budget and not better:

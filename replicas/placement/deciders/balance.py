@@ -153,6 +153,7 @@ class Balance:
 
     def ordered(self, order: MovePartition, move: Move) -> None:
         """An order of the balancer is a move now."""
+        assert self._open is None, "L6: the balancer has one move under way"
         self._open = order, move
 
     def refused(self, order: MovePartition, now: int) -> None:

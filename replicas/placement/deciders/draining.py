@@ -35,6 +35,7 @@ def targets(
         for other in sorted((n for n in directory.nodes if n != node), key=lambda n: (hosted[n], n)):
             role = directory.roles[partition][node]
             why = _reason(directory, partition, other, alive) or refusal(directory, partition, other, role)
+            assert other != node, "M5: what leaves a node does not come back to it"
             if why is None:
                 found.append((partition, other))
                 hosted[other] += 1

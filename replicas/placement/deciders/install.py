@@ -135,6 +135,9 @@ class InstallDecider:
                 due_us = seen.unserved_since + self._patience(id)
                 recovering = [n for n in seen.running if now - seen.lacking_since.get(n, now) < self._recovery_us]
                 lacking = bool(seen.running) and not recovering
+                assert all(s is NodeState.RECOVERING for s in seen.running.values()), (
+                    "H5: whoever is not recovering serves"
+                )
                 able, others = self._willing(id, now), self._others(id, seen.unserved_since, now)
                 found[id] = LostPartition(due_us, tuple(able), tuple(recovering), lacking, others)
         return found
@@ -157,6 +160,7 @@ class InstallDecider:
     def helper(self, standby: ReplicaId, now: int) -> NodeState | None:
         """State of a standby that is to run: RECOVERING also before it does; None: it does not come, as it seems."""
         node, one, seen = standby.node, self._at(standby.of), self._view.partitions[standby.of]
+        assert node in self._view.directory.standbys[standby.of].nodes, "H7: an active replica by choice is a standby"
         state = seen.running.get(node, NodeState.RECOVERING)
         if now - one.asked_at.get(Decision("retire", standby), -self._repeat_us) < self._repeat_us:
             state = NodeState.RECOVERING  # its last news may be old
@@ -247,6 +251,7 @@ class InstallDecider:
             one.mark = max(seen.frontier[n] for n in helping)
         if any(seen.frontier[n] < one.mark for n in meant):
             return []
+        assert helping[-1] not in self._view.directory.placement[id], "H5: only a standby that helped out retires"
         return [Decision("retire", ReplicaId(*id, helping[-1]))]
 
     def _is_waited_for(self, id: PartitionId) -> bool:

@@ -107,6 +107,7 @@ class Move:
     @property
     def took_us(self) -> int:
         """From its first phase on."""
+        assert self.began_us, "M8: a move that began knows when"
         return max(self.began_us.values()) - min(self.began_us.values())
 
     @property
@@ -130,6 +131,7 @@ class RoleChange:
     lent: bool = False
 
     def __call__(self, directory: Directory) -> Directory:
+        assert not self.lent or {role for _, role in self.roles} == {Role.STANDBY}, "O5: lent is a standby's role"
         for node, role in self.roles:
             if self.lent:
                 directory = directory.with_lent(self.partition, node)

@@ -76,6 +76,7 @@ class MoveOrders:
         if predicted is not None:
             move.state_us, move.state_from = round(predicted.seconds * SECOND), predicted.source
             move.predicted_us = self.expected_us(move.state_us, move.state_from)
+        assert move.number not in self._moves, "M1: numbers of orders count up"
         self._moves[move.number] = move
         self._unstored.add(move.number)
         ended = [number for number, one in self._moves.items() if one.over]
@@ -107,7 +108,9 @@ class MoveOrders:
 
     def stored(self, moves: Iterable[Move]) -> None:
         """Orders are on disk: they count from now on (M1)."""
-        self._unstored.difference_update(move.number for move in moves)
+        numbers = {move.number for move in moves}
+        assert numbers <= self._moves.keys(), "M1: only what was ordered is stored"
+        self._unstored -= numbers
 
     def forget(self, moves: Iterable[Move]) -> None:
         """Takes back orders of which nothing is done yet."""
@@ -128,6 +131,7 @@ class MoveOrders:
           state_us: how long the state is expected to take.
           source: where it is from.
         """
+        assert state_us >= 0, "M8: a state takes time"
         ended = [m for m in self._moves.values() if m.phase is MovePhase.DONE and not m.interrupted]
         done = [m for m in ended if m.state_us is not None][-LEARNED:]
         if not done:

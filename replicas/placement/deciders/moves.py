@@ -141,6 +141,7 @@ class Moves:
             if self._begun is None or self._begun[0] != move.number or before is MovePhase.WAIT:
                 self._begun = move.number, now
             change = self._go_on(move, now)
+            assert change is None or change.partition == move.partition, "M2: a move changes roles of its partition"
             if move.phase is not before:
                 move.began_us[move.phase] = wall_us
                 self._since = self._silent_since = self._unready_since = None
@@ -248,6 +249,7 @@ class Moves:
         return self._leave(move, now)
 
     def _leave(self, move: Move, now: int) -> RoleChange | None:
+        assert move.role is Role.STANDBY or move.mark is not None, "M3: a source leaves when its successor has a mark"
         if move.role is Role.ACTIVE and self._role(move, move.target) is Role.STANDBY:
             return RoleChange(move.partition, ((move.target, Role.ACTIVE), (move.source, Role.STANDBY)))
         stays = move.was_standby and move.source in self._chosen.get(move.partition, ())
@@ -302,6 +304,7 @@ class Moves:
 
     def _drop(self, move: Move, why: str) -> RoleChange | None:
         """Takes back what was done: the target is what it was before."""
+        assert why, "M6: a move is dropped for a reason"
         move.dropping = why
         if self._role(move, move.target) is Role.ACTIVE and self._role(move, move.source) is Role.STANDBY:
             before = Role.STANDBY if move.was_standby or self._without(move, move.target).lent else None
@@ -317,6 +320,7 @@ class Moves:
 
         Nobody else may be STABLE: then it stands by for a while, until it retires (H5) or somebody is (O5).
         """
+        assert self._role(move, node) is not None, "M6: only a role that there is can be taken"
         states = self._states(move)
         runs_nothing = node in self._view.alive and node not in states
         if runs_nothing or any(state is NodeState.STABLE for other, state in states.items() if other != node):

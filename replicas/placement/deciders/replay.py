@@ -64,6 +64,7 @@ class ReplayDecider:
                 return []
             if (node := self._to_replay(before, made, now)) is not None:
                 found.append(Decision("replay", ReplicaId(*before, node)))
+        assert id not in {decision.replica.of for decision in found}, "H8: what lies before it begins anew"
         for decision in found:
             self._replaying.setdefault(decision.replica, (_NOT_BEGUN, now))
         return found
@@ -92,6 +93,7 @@ class ReplayDecider:
         waits = {NodeState.RECOVERING} in states
         progress = made.frontier if begun else _NOT_BEGUN
         since = now if known is None or known[0] != progress or waits else known[1]
+        assert since <= now, "H8: progress is of the past"
         self._replaying[replica] = progress, since
         return now - since >= REPLAYS_IN_VAIN_US
 
