@@ -11,7 +11,7 @@ from spe.errors import LocalProtocolError
 from spe.stream.names import NodeState
 
 
-class Event(enum.Enum):
+class Transition(enum.Enum):
     """What moves a replica from one state to another; the value is what people read."""
 
     TENTATIVE = "first tentative release, or αX reached under suspend"
@@ -21,28 +21,28 @@ class Event(enum.Enum):
     CAUGHT_UP_DUE = "caught up, next bucket already due (forced rec_done)"
 
 
-TRANSITIONS: Final[Mapping[NodeState, Mapping[Event, NodeState]]] = MappingProxyType(
+TRANSITIONS: Final[Mapping[NodeState, Mapping[Transition, NodeState]]] = MappingProxyType(
     {
         NodeState.RECOVERING: {
-            Event.CAUGHT_UP: NodeState.STABLE,
-            Event.TENTATIVE: NodeState.UP_FAILURE,  # an input is still out (A3)
+            Transition.CAUGHT_UP: NodeState.STABLE,
+            Transition.TENTATIVE: NodeState.UP_FAILURE,  # an input is still out (A3)
         },
         NodeState.STABLE: {
-            Event.TENTATIVE: NodeState.UP_FAILURE,
+            Transition.TENTATIVE: NodeState.UP_FAILURE,
         },
         NodeState.UP_FAILURE: {
-            Event.HEALED: NodeState.STABLE,
-            Event.RECONCILE: NodeState.STABILIZATION,
+            Transition.HEALED: NodeState.STABLE,
+            Transition.RECONCILE: NodeState.STABILIZATION,
         },
         NodeState.STABILIZATION: {
-            Event.CAUGHT_UP: NodeState.STABLE,
-            Event.CAUGHT_UP_DUE: NodeState.UP_FAILURE,  # another failure came during redo (R7)
+            Transition.CAUGHT_UP: NodeState.STABLE,
+            Transition.CAUGHT_UP_DUE: NodeState.UP_FAILURE,  # another failure came during redo (R7)
         },
     }
 )
 
 
-def after(state: NodeState, event: Event) -> NodeState:
+def after(state: NodeState, event: Transition) -> NodeState:
     """The state after ``event``.  Raises LocalProtocolError for a transition that the table does not have."""
     try:
         return TRANSITIONS[state][event]

@@ -18,7 +18,7 @@ from spe.stream.times import BEFORE_TIME
 
 
 class InputSide:
-    """Implements consistency.dpc.manager.InputsView.
+    """Implements consistency.dpc.events.InputsView.
 
     Args:
       plan: the cluster.

@@ -11,18 +11,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from consistency.dpc.manager import SliceToLog
+from consistency.dpc.events import Remade, SliceToLog
 from operators import steps
 from operators.footprints import LiveFootprints
 from replicas.producer.log_entry import Entry
 from replicas.producer.output_log import OutputLog
 from spe.stream.batch import Batch, concat_rows
 from spe.stream.names import Kind
-from spe.stream.times import BEFORE_TIME, END_OF_TIME
+from spe.stream.times import END_OF_TIME
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class UnwrittenSlice:
     """A slice that waits to be written.
 
     Attributes:
@@ -36,7 +36,7 @@ class Waiting:
 
 
 class LogSide:
-    """Implements consistency.dpc.manager.Logging.
+    """What the manager made for the checkpoint log, and what of it is in the log.
 
     Args:
       outputs: of the replica.
@@ -44,7 +44,7 @@ class LogSide:
       wake: something waits for the shell.
 
     Attributes:
-      waiting: to be written.
+      unwritten: the slice that is to be written; None: there is none, or it is written.
       remade: the log's footprints that count, once the state of the log was made again.
     """
 
@@ -54,52 +54,25 @@ class LogSide:
         self._outputs = outputs
         self._origins = origins
         self._wake = wake
-        self._wanted: tuple[int, int] | None = None
-        self._again = False
-        self._end = BEFORE_TIME
-        self.waiting: Waiting | None = None
+        self.unwritten: UnwrittenSlice | None = None
         self.remade: Sequence[LiveFootprints] | None = None
         #: Of each output, the last id that is in the log.
         self._logged = [0 for _ in outputs]
         #: Ends of slices of the log with output, and the last ids in them.
         self._asked: deque[tuple[int, Sequence[int]]] = deque()
 
-    # --- what the unit replica asks ---
-
-    def turn(self, end: int) -> tuple[int, int] | None:
-        if self._wanted is None or end < self._end or (end == self._end and not self._again):
-            return None
-        # Where nothing follows, nothing need be kept upstream either.
-        return self._wanted if end < END_OF_TIME else (END_OF_TIME, 0)
-
-    def took(self, one: SliceToLog) -> None:
-        self._wanted, self._end = None, one.end
-        self.waiting = Waiting(one, [log.last_id for log in self._outputs], self._origins())
-        self._wake()
-
-    def replayed(self, live: Sequence[LiveFootprints]) -> None:
-        self.remade = live
+    def perform(self, action: SliceToLog | Remade) -> None:
+        """What the manager made is at hand for the shell."""
+        if isinstance(action, SliceToLog):
+            assert self.unwritten is None, "G1: the log gets one slice at a time"
+            self.unwritten = UnwrittenSlice(action, [log.last_id for log in self._outputs], self._origins())
+        else:
+            self.remade = action.live
         self._wake()
 
     # --- what the shell does ---
 
-    def want(self, below: int, most: int, after: int, *, again: bool = False) -> None:
-        """The next slice that ends behind ``after`` goes to the log.
-
-        Args:
-          below: footprints from before this time are written anew, and ``most`` of those from then.
-          after: end of the newest slice in the log; one that was refused may come once more.
-          again: or one that ends there.
-        """
-        if self.waiting is None:  # else it is asked for when that is written
-            self._wanted, self._end, self._again = (below, most), after, again
-
-    @property
-    def wants(self) -> bool:
-        """Was a slice asked for that did not come yet?"""
-        return self._wanted is not None
-
-    def outputs_to_log(self, one: Waiting, *, all_anew: bool = False) -> list[int]:
+    def outputs_to_log(self, one: UnwrittenSlice, *, all_anew: bool = False) -> list[int]:
         """Of each output the id from which on it goes to the log with a slice: all that may be asked for, or the
         rest.
         """
@@ -113,7 +86,7 @@ class LogSide:
             asked.popleft()
         return asked[0][0] if asked else END_OF_TIME
 
-    def written(self, one: Waiting, *, has_output: bool, all_anew: bool = False) -> None:
+    def written(self, one: UnwrittenSlice, *, has_output: bool, all_anew: bool = False) -> None:
         """A slice is in the log."""
         if one.slice.made.complete or all_anew:
             self._asked.clear()

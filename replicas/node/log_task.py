@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
+from consistency.dpc.events import LogLost, LogRequest
 from operators import steps
 from replicas.checkpoint.extent import Extent, Pacing
 from replicas.checkpoint.log import COPIES, SEGMENT_BYTES, CheckpointLog
@@ -14,7 +15,7 @@ from replicas.checkpoint.replica_log import ReplicaLog
 from replicas.checkpoint.state_log import StableSlice, StateLog
 from replicas.checkpoint.targets import to_rewrite
 from replicas.node.hosting import Hosting
-from replicas.node.log_side import LogSide, Waiting, logged_output
+from replicas.node.log_side import LogSide, UnwrittenSlice, logged_output
 from replicas.node.replica_host import ReplicaHost
 from replicas.producer.log_entry import Entry
 from spe.errors import LocalProtocolError, LogCorrupt, LogError, LogFull
@@ -105,10 +106,10 @@ class _Writer:
             token = host.log_work.token()
             if side.remade is not None:
                 await self._go_on()
-            elif side.waiting is not None:
+            elif side.unwritten is not None:
                 begun = hosting.now()
-                await self._write(side.waiting)
-                side.waiting = None
+                await self._write(side.unwritten)
+                side.unwritten = None
                 await self._look_after()
                 await self._rest(begun)
             else:
@@ -138,22 +139,27 @@ class _Writer:
 
     def _ask(self) -> None:
         """The next slice may be made; what of it is written anew is decided now."""
-        state, log, core = self._kept.state, self._kept.log, self._host.replica.core
+        state, log, hosting = self._kept.state, self._kept.log, self._hosting
+        replica = self._host.replica
         hurries = self._upstream_waits(state)
         if state is None or log is None or len(log.faults) == len(COPIES):
             return  # there is nowhere to write it
         again = hurries or self._has_another_state(state, log)
-        if core.is_logging or (self._side.wants and self._asked == (state, again) and not hurries):
+        if replica.core.log.is_busy or (
+            replica.core.log.request is not None and self._asked == (state, again) and not hurries
+        ):
             return  # of a log that was refused meanwhile, it would be one behind the end of that
         self._asked = state, again
         below, most = BEFORE_TIME, 0
         if state.lacks or (hurries and state.extent.held is not None):
-            core.forget_logged()
+            replica.handle(LogLost(), hosting.now())
         elif hurries:
             below, most = END_OF_TIME, 0
         else:
             below, most = self._rewrites(state)
-        self._side.want(below, most, log.commits[-1].time if log.commits else BEFORE_TIME, again=again)
+        if self._side.unwritten is None:  # else it is asked for when that is written
+            after = log.commits[-1].time if log.commits else BEFORE_TIME
+            replica.handle(LogRequest(below, most, after, again), hosting.now())
         self._host.work.wake()
 
     def _has_another_state(self, state: StateLog, log: CheckpointLog) -> bool:
@@ -201,7 +207,7 @@ class _Writer:
         )
         self._acknowledge(state)
 
-    async def _write(self, waiting: Waiting) -> None:
+    async def _write(self, waiting: UnwrittenSlice) -> None:
         host, side, kept, hosting = self._host, self._side, self._kept, self._hosting
         self._pauses.left_out()
         if (state := kept.state) is None or (state.lacks and not waiting.slice.made.complete):
@@ -248,7 +254,7 @@ class _Writer:
         self._unsynced = True
         self._measure(waiting, state)
 
-    def _output_holds(self, state: StateLog, waiting: Waiting) -> bool:
+    def _output_holds(self, state: StateLog, waiting: UnwrittenSlice) -> bool:
         """Is much of the log kept only because somebody who is away may still ask for output in it?
 
         Then all output is written anew; what was spilled is not, for it has no room in memory.
@@ -261,7 +267,7 @@ class _Writer:
             return False
         return self._side.released_from(waiting.slice.end) < state.extent.needs()
 
-    def _measure(self, waiting: Waiting, state: StateLog) -> None:
+    def _measure(self, waiting: UnwrittenSlice, state: StateLog) -> None:
         """What a slice took is shared by the footprints in it."""
         one, host, now = waiting.slice, self._host, self._hosting.now()
         took_us, host.log_ns = (host.log_ns + state.written_ns) / 1e3, 0

@@ -7,8 +7,8 @@ from spe.stream.history import Buffers
 
 
 def buffers(replica: Replica, at_us: int) -> Buffers:
-    """Memory and digests of a replica now; no digests while it recovers."""
-    taken = replica.core.snapshot()
+    """Memory and digests of a replica now; no digests while it recovers, or in the middle of a slice."""
+    taken = replica.core.snapshot() if replica.core.between_slices else None
     states = taken[0].outputs if taken is not None else []
     return Buffers(
         at_us,

@@ -34,7 +34,7 @@ class Effects(Protocol):
 
 
 class OutputSide:
-    """Implements consistency.dpc.manager.Outputs.
+    """Implements consistency.dpc.events.OutputsView, and performs what the manager has it do.
 
     Args:
       plan: the cluster.

@@ -209,7 +209,7 @@ class NodeProcess:
 
     def _partner_request(self, visitor: Visitor, message: PartnerRequest) -> PartnerAnswer:
         host = self._running(message)
-        granted = host is not None and host.replica.core.partner_asks(message.asker, self.hosting.now())
+        granted = host is not None and host.replica.partner_asks(message.asker, self.hosting.now())
         self._env.trace.event("partner_asks", asker=message.asker, number=message.number, granted=granted)
         return PartnerAnswer(message.unit, message.partition, message.number, granted)
 
@@ -222,7 +222,7 @@ class NodeProcess:
         host = self._running(message)
         if host is not None and message.granted:
             try:
-                host.replica.core.partner_grants(message.number, self.hosting.now())
+                host.replica.partner_grants(message.number, self.hosting.now())
             except OperatorFailed as error:
                 self.hosting.fail(host, error)
             host.work.wake()
@@ -287,7 +287,7 @@ class NodeProcess:
         now = self.hosting.now()
         for host in self.hosting.running.values():
             unit = host.replica.id.unit
-            self._announced[unit] = self._announcement(directory, unit, host.replica.core.longest_wait_us(now))
+            self._announced[unit] = self._announcement(directory, unit, host.replica.core.waits.longest_us(now))
 
     def _announcement(self, directory: Directory, unit: UnitId, waited_us: int) -> Announcement:
         """What counts for a unit; since when, and the longest wait over all replicas that have run here since."""
@@ -337,7 +337,9 @@ class NodeProcess:
         now = self.hosting.now()
         status = host.replica.status(self._counters(host), host.error)
         if host.error is None:
-            status = replace(status, waiting_us=host.replica.core.waiting_us(now), log=log_status(self.hosting, host))
+            status = replace(
+                status, waiting_us=host.replica.core.waits.waiting_us(now), log=log_status(self.hosting, host)
+            )
         if (load := host.meter.latest) is None:
             return status
         return replace(status, load=load.status(), load_age_us=now - host.meter.taken_at)

@@ -12,13 +12,32 @@ from random import Random
 from typing import Any
 
 from consistency.dpc.agreement import Agreement, Divergence, suspects
+from consistency.dpc.events import (
+    Action,
+    Advance,
+    Announce,
+    ClearSuffix,
+    Configure,
+    Emit,
+    Event,
+    Grant,
+    InstallLog,
+    InstallSnapshot,
+    Interrupt,
+    PartnerAsks,
+    PartnerGrants,
+    Proceed,
+    Reject,
+    Remade,
+    SliceToLog,
+)
 from consistency.dpc.instance import Checkpoint, Instance, LogReplay
-from consistency.dpc.manager import UnitReplica
+from consistency.dpc.manager import DpcManager
 from consistency.dpc.partners import Ask, Partners
 from operators.sunion.sunion import SUnion
 from replicas.checkpoint.state_log import LoggedState
 from replicas.checkpoint.store import origins_of
-from replicas.consumer.feed import Action
+from replicas.consumer import feed
 from replicas.node.input_side import InputSide
 from replicas.node.log_side import LogSide, exported
 from replicas.node.output_side import Effects, OutputSide
@@ -33,7 +52,7 @@ from spe.plan.timing import ordinary_lead_us
 from spe.runtime.spill import Spill
 from spe.status import ReplicaStatus
 from spe.stream.ids import Channel, ReplicaId
-from spe.stream.names import NodeState
+from spe.stream.names import Kind, NodeState
 from spe.stream.schema import Schema
 from spe.wire.messages import OutputStatus
 from spe.wire.state_size import state_bytes
@@ -88,7 +107,7 @@ class Replica:
         self.recovery = ReplicaRecovery(plan, directory, id, self.reading, self.sunion, self.partners)
         #: What its checkpoint log is written from; None: it writes none.
         self.logging = LogSide(self.logs, self.reading.origins, effects.log_waits) if id.of in directory.logs else None
-        self.core = UnitReplica(
+        self.core = DpcManager(
             self.unit,
             self.sunion,
             self.node,
@@ -98,13 +117,13 @@ class Replica:
             redo_bytes=plan.limits.input_bytes,
             partition=id.partition,
             slice_rows=plan.limits.slice_rows,
-            logging=self.logging,
+            logs=self.logging is not None,
         )
         #: What operators held when they could be asked last.
         self._operators_bytes = 0
         self.serving.announce(NodeState.RECOVERING, False)
 
-    def redirect(self, directory: Directory, now: int) -> list[tuple[int, Action]]:
+    def redirect(self, directory: Directory, now: int) -> list[tuple[int, feed.Action]]:
         """Another directory counts; the connection work that follows, per input index."""
         if not same_waits(node := directory.share(self.plan, self.id.unit, self.id.node), self.node):
             self._set_node(node, now)
@@ -119,7 +138,7 @@ class Replica:
         self.sunion.set_old(_old_us(node))
         self.reading.set_node(node)
         self.recovery.set_node(node)
-        self.core.set_node(node, now)
+        self.handle(Configure(node), now)
 
     @property
     def state(self) -> NodeState:
@@ -182,9 +201,49 @@ class Replica:
 
     # --- events of the shell ---
 
+    def handle(self, event: Event, now: int) -> list[Action]:
+        """Has the manager handle an event, and performs its actions; returns those that are left to the shell.
+
+        Raises the error of an Interrupt, once all before it is done.
+        """
+        left: list[Action] = []
+        for action in self.core.handle(event, now):
+            if not self._perform(action):
+                left.append(action)
+        return left
+
+    def _perform(self, action: Action) -> bool:
+        match action:
+            case Emit(Kind.STABLE, output, elements):
+                self.serving.stable(output, elements)
+            case Emit(_, output, elements):
+                self.serving.tentative(output, elements)
+            case Reject(rejections):
+                self.serving.rejected(rejections)
+            case ClearSuffix():
+                self.serving.clear_suffix()
+            case Announce(state, fresh):
+                self.serving.announce(state, fresh)
+            case SliceToLog() | Remade():
+                assert self.logging is not None, "G1: only a log that was asked for is written"
+                self.logging.perform(action)
+            case Interrupt(error):
+                raise error
+            case _:
+                return False
+        return True
+
     def advance(self, now: int) -> tuple[bool, Ask | None]:
-        """See :meth:`UnitReplica.advance`."""
-        return self.core.advance(now)
+        """Advances by one step; returns (more is waiting: call again soon, a partner to ask)."""
+        left = self.handle(Advance(), now)
+        return Proceed() in left, next((action for action in left if isinstance(action, Ask)), None)
+
+    def partner_asks(self, asker: str, now: int) -> bool:
+        """Is a partner granted leave to reconcile (K2)?"""
+        return Grant() in self.handle(PartnerAsks(asker), now)
+
+    def partner_grants(self, number: int, now: int) -> None:
+        self.handle(PartnerGrants(number), now)
 
     def step_too_large(self) -> bool:
         """Did a step take in more rows than it should, because too many have the same time (B8)?"""
@@ -205,7 +264,7 @@ class Replica:
         """See :meth:`InputSide.watch_skew`."""
         return [] if self.state is NodeState.RECOVERING else self.reading.watch_skew(now)
 
-    def choose(self, now: int, peer: str | None = None) -> list[tuple[int, Action]]:
+    def choose(self, now: int, peer: str | None = None) -> list[tuple[int, feed.Action]]:
         """Connection work, per input index: of those that may read ``peer``; None: of all."""
         if not self.reading.installed:
             return []
@@ -298,9 +357,8 @@ class Replica:
             last_ids.append(int(released["last_id"]))
             log.install(exported(found.released, at, last_ids[-1], int(released["boundary"])))
         positions = [int(p) for p in found.positions[found.begin]]
-        self.core.replay(
-            instance, LogReplay(found.begin, found.end, found.commit, found.outputs, positions, found.rows)
-        )
+        replay = LogReplay(found.begin, found.end, found.commit, found.outputs, positions, found.rows)
+        self.handle(InstallLog(instance, replay), now)
         if self.logging is not None:
             self.logging.goes_on(found.released, last_ids)
         self.recovery.replays_log(positions, safe=safe, ended=lambda: self.core.is_whole)
@@ -317,7 +375,7 @@ class Replica:
         checkpoint = Checkpoint(int(snapshot["restart"]), snapshot["fragment"], list(snapshot["outputs"]))
         for log, state in zip(self.logs, snapshot["logs"], strict=True):
             log.install(state)
-        self.core.install(checkpoint, [int(p) for p in snapshot["positions"]])
+        self.handle(InstallSnapshot(checkpoint, [int(p) for p in snapshot["positions"]]), now)
         self._follows(origins_of(snapshot), now)
 
     # --- what it takes (L1) ---
@@ -362,9 +420,9 @@ class Replica:
             suffix_bytes=sum(log.suffix.nbytes for log in self.logs),
             frontier=frontier,
             tentative_frontier=tentative_frontier,
-            reconciliations=self.core.reconciliations,
-            redone_rows=self.core.redone_rows,
-            rebuilt_rows=self.core.rebuilt_rows,
+            reconciliations=self.core.counts.reconciliations,
+            redone_rows=self.core.counts.redone_rows,
+            rebuilt_rows=self.core.counts.rebuilt_rows,
             largest_slice=self.core.largest_slice,
             inputs=tuple(one.status() for one in self.inputs),
             fill=max(log.fill for log in self.logs),
@@ -372,7 +430,7 @@ class Replica:
             counters=counters,
             error=error,
             x_us=self.node.x_us,
-            x_used=self.core.x_used.status(),
+            x_used=self.core.waits.x_used.status(),
             partners={n: s for n, s in self.partners.told.items() if not self.partners.stands_by(n)},
             asks=self.partners.pending,
         )

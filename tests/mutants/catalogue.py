@@ -11,8 +11,12 @@ from typing import Any
 import numpy as np
 
 from consistency.dpc.instance import Checkpoint, Instance
-from consistency.dpc.manager import UnitReplica
-from consistency.dpc.states import Event
+from consistency.dpc.manager import DpcManager
+from consistency.dpc.partners import Ask
+from consistency.dpc.stabilization import Stabilization
+from consistency.dpc.states import Transition
+from consistency.dpc.taint import Taint
+from consistency.dpc.up_failure import UpFailure
 from operators.join.join import Join
 from operators.join.runs import SortedRun
 from operators.rejections import RejectedRow
@@ -211,11 +215,12 @@ def acknowledged_on_arrival(original: Any, self: Any, restart: int) -> Any:
 # --- checkpoint and redo (C, R) ---
 
 
-@mutant(UnitReplica, "_go_tentative", "the checkpoint is taken after the first tentative slice (C1)")
-def checkpoint_too_late(original: Any, self: Any, now: int, event: Any) -> Any:
-    more = original(self, now, event)
-    if isinstance(self._mark, Checkpoint):
-        self._mark = Checkpoint(self._mark.restart, self._live.fragment.snapshot(), self._mark.outputs)
+@mutant(Taint, "release", "the checkpoint is taken after the first tentative slice (C1)")
+def checkpoint_too_late(original: Any, self: Any, now: int, policy: Any, *, correctable: bool = False) -> Any:
+    more = original(self, now, policy, correctable=correctable)
+    if isinstance(self.mark, Checkpoint) and not getattr(self, "_mutant_is_late", False):
+        self.mark = Checkpoint(self.mark.restart, self._run.live.fragment.snapshot(), self.mark.outputs)
+        self._mutant_is_late = True
     return more
 
 
@@ -287,23 +292,23 @@ def redo_runs_ahead(original: Any, self: Any, max_rows: int) -> Any:
     return piece
 
 
-@mutant(UnitReplica, "_correctable", "redo begins although nothing has healed (R1)")
+@mutant(Taint, "is_correctable", "redo begins although nothing has healed (R1)")
 def redo_too_early(original: Any, self: Any, now: int) -> bool:
-    restart = self.sunion.restart
-    return restart is not None and self.sunion.stable_end >= restart
+    sunion = self._run.sunion
+    return bool(sunion.stable_end >= sunion.restart)
 
 
-@mutant(UnitReplica, "_stays", "a redo ends as soon as it has caught up, however often that is (R2)")
+@mutant(Stabilization, "_stays", "a redo ends as soon as it has caught up, however often that is (R2)")
 def forced_rec_done_after_forced_rec_done(original: Any, self: Any, now: int) -> bool:
     return False
 
 
-@mutant(UnitReplica, "_awaits_correction", "a correction is waited for, however long it takes (T9)")
+@mutant(Taint, "_awaits_correction", "a correction is waited for, however long it takes (T9)")
 def correction_waited_for_without_end(original: Any, self: Any, end: int, now: int) -> bool:
-    return bool(end <= self.sunion.stable_end)
+    return bool(end <= self._run.sunion.stable_end)
 
 
-@mutant(UnitReplica, "_release_tentative", "a correction is waited for that nothing will begin (T9)")
+@mutant(Taint, "release", "a correction is waited for that nothing will begin (T9)")
 def correction_of_a_stopped_input_waited_for(
     original: Any, self: Any, now: int, policy: Any, *, correctable: bool = False
 ) -> Any:
@@ -315,17 +320,18 @@ def long_correction_waited_for(original: Any, self: Any, max_rows: int) -> bool:
     return True
 
 
-@mutant(UnitReplica, "_correctable", "a healed failure is never corrected (R1)")
+@mutant(Taint, "is_correctable", "a healed failure is never corrected (R1)")
 def never_corrected(original: Any, self: Any, now: int) -> bool:
     return False
 
 
-@mutant(UnitReplica, "_go_on_tentatively", "nobody waits for an answer, and everybody stabilises at once (K1)")
-def nobody_is_asked(original: Any, self: Any, now: int) -> Any:
-    more, ask = original(self, now)
-    if ask is not None:
-        self.partner_grants(ask.number, now)
-    return more, ask
+@mutant(UpFailure, "_advance_tentative", "nobody waits for an answer, and everybody stabilises at once (K1)")
+def nobody_is_asked(original: Any, self: Any, taint: Any, now: int) -> Any:
+    more = original(self, taint, now)
+    for action in list(self.run.actions):
+        if isinstance(action, Ask):
+            self.granted(action.number, now)
+    return more
 
 
 # --- whom to read (F) ---
@@ -376,7 +382,7 @@ def snapshot_without_log(original: Any, self: Any, *ahead: Any) -> Any:
     return taken
 
 
-@mutant(UnitReplica, "snapshot", "a snapshot's positions are one tuple too far (A1)")
+@mutant(DpcManager, "snapshot", "a snapshot's positions are one tuple too far (A1)")
 def snapshot_positions_too_far(original: Any, self: Any) -> Any:
     taken = original(self)
     if taken is None:
@@ -441,7 +447,7 @@ def begins_from_nothing_in_any_case(original: Any, self: Any) -> bool:
 @mutant(Replica, "advance", "a standby serves as soon as it has a checkpoint and its inputs (H3, A4)")
 def helper_serves_before_it_has_caught_up(original: Any, self: Any, now: int) -> Any:
     if self.state is NodeState.RECOVERING and self.recovery._backs and self.reading.started(now):
-        self.core._move(Event.CAUGHT_UP)
+        self.core._become(Transition.CAUGHT_UP)
     return original(self, now)
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from consistency.dpc.instance import Instance
-from consistency.dpc.manager import UnitReplica
+from consistency.dpc.log_work import LogWork
+from consistency.dpc.manager import DpcManager
+from consistency.dpc.recovering import Recovering
+from consistency.dpc.stabilization import Stabilization
 from operators.aggregate.count_windows import CountAggregate
 from operators.fragment_log import FragmentLog
 from replicas.checkpoint import extent, log, log_records, targets
@@ -292,7 +295,7 @@ edited(
 edited(
     "who-replays-waits",
     "a replica that is cut off while it replays its log gives nothing, also after X (T3)",
-    Edit(UnitReplica, "_go_on_replaying", "due = self._inputs.started(now)", "due = False"),
+    Edit(Recovering, "advance", "due = run.inputs.started(now)", "due = False"),
 )
 edited(
     "redo-forgets-the-replay",
@@ -307,12 +310,12 @@ edited(
 edited(
     "redo-ends-in-the-replay",
     "a redo that ends before the replay does leaves a replica STABLE with half a state (G4)",
-    Edit(UnitReplica, "_finish_redo", "self._live.replay is not None or", "False or"),
+    Edit(Stabilization, "_finish", "run.live.replay is not None or", "False or"),
 )
 edited(
     "half-a-state-is-given",
     "a partner is given a state that lacks what was not replayed yet (A3, G4)",
-    Edit(UnitReplica, "snapshot", " or self._lacks is not None", ""),
+    Edit(DpcManager, "snapshot", " or not self.is_whole", ""),
 )
 
 # --- a complete slice ---
@@ -325,16 +328,17 @@ edited(
 edited(
     "complete-slice-is-not-asked-for",
     "a log that lacks a slice waits for a complete one that nobody makes (G2)",
-    Edit(log_task._Writer, "_ask", "core.forget_logged()", "pass"),
+    Edit(log_task._Writer, "_ask", "replica.handle(LogLost(), hosting.now())", "pass"),
 )
 edited(
     "refused-slice-of-the-end-is-lost",
     "a slice that a full disk refused is not made again where nothing follows it (G1)",
+    Edit(LogWork, "_slice", "self.request = None", "self.request, self._given = None, end"),
     Edit(
-        LogSide,
-        "want",
-        "self._end, self._again = (below, most), after,",
-        "self._end, self._again = (below, most), max(self._end, after),",
+        LogWork,
+        "takes",
+        "self.request.takes(end)",
+        "self.request.takes(end) and (self.request.again or end > getattr(self, '_given', end - 1))",
     ),
 )
 edited(
@@ -408,12 +412,17 @@ edited(
 edited(
     "redo-ends-before-the-log-has-its-state",
     "who is tainted again as a redo ends gives the log no slice, and is never acknowledged (G6)",
-    Edit(UnitReplica, "_ends_redo", "self._to_log() is not None or ", ""),
+    Edit(Stabilization, "_end", "self.run.log.wants(self.stable) or ", ""),
 )
 edited(
     "tentative-state-is-logged",
     "the log gets a slice while tainted: what is not stable is in it (G6)",
-    Edit(UnitReplica, "_to_log", "self._redo is None and self.sunion.tainted", "False"),
+    Edit(
+        DpcManager,
+        "_step",
+        "run.log.begin(self._mode.stable)",
+        "run.log.begin(self._mode.maker)",
+    ),
 )
 edited(
     "commit-before-footprints",

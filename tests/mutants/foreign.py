@@ -9,8 +9,11 @@ from __future__ import annotations
 from typing import Any, Final
 
 from consistency.dpc.agreement import Agreement
-from consistency.dpc.manager import UnitReplica
+from consistency.dpc.manager import DpcManager
 from consistency.dpc.partners import Partners
+from consistency.dpc.stabilization import Stabilization
+from consistency.dpc.taint import Taint
+from consistency.dpc.up_failure import UpFailure
 from operators.aggregate.count_windows import CountAggregate
 from operators.aggregate.time_windows import WindowAggregate
 from operators.soutput import SOutput
@@ -47,12 +50,12 @@ edited(
 edited(
     "redo-beside-a-silent-input",
     "a redo starts although an input is silent (R1)",
-    Edit(UnitReplica, "_correctable", " and self._inputs.arriving(now)", ""),
+    Edit(Taint, "is_correctable", " and run.inputs.arriving(now)", ""),
 )
 edited(
     "partner-serves-whatever-it-does",
     "a partner that corrects or recovers itself counts as serving (R5)",
-    Edit(UnitReplica, "_reconcile", "not self.partners.serves(self._partner)", "not self.partners.told[self._partner]"),
+    Edit(Stabilization, "_look_for_partner", "partners.serves(self.live.partner)", "partners.told[self.live.partner]"),
 )
 edited(
     "dead-partner-keeps-its-state",
@@ -67,22 +70,17 @@ edited(
 edited(
     "request-is-never-withdrawn",
     "a request stays open though there is nothing to correct any more (R3)",
-    Edit(UnitReplica, "_go_on_tentatively", "self.partners.withdraw()", "pass"),
+    Edit(UpFailure, "_advance_tentative", "run.partners.withdraw()", "pass"),
 )
 edited(
     "mark-outlives-its-redo",
     "the next failure is corrected from the checkpoint of the last one (R7, C1)",
-    Edit(
-        UnitReplica,
-        "_finish_redo",
-        "self._live, self._redo, self._mark, self._remade = self._redo, None, None, None",
-        "self._live, self._redo, self._remade = self._redo, None, None",
-    ),
+    Edit(Taint, "__init__", "run.mark = None", "run.mark = self.mark"),
 )
 edited(
     "mark-outlives-an-install",
     "a replica that installs a state keeps the checkpoint that it took of the one before (A3)",
-    Edit(UnitReplica, "install", "self._mark = None", "pass"),
+    Edit(DpcManager, "_install_snapshot", "run.mark = run.work.open = None", "run.work.open = None"),
     Edit(SUnion, "install", "self.kept_from = None", "pass"),
 )
 edited(

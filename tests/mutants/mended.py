@@ -15,7 +15,9 @@ from consistency.checking.promises import accuracy, availability, switching
 from consistency.checking.promises import leftovers as quiet
 from consistency.checking.protocol.feeds import _FeedCheck
 from consistency.checking.protocol.producer_choice import _Follow
-from consistency.dpc.manager import UnitReplica
+from consistency.dpc.stabilization import Stabilization
+from consistency.dpc.taint import Taint
+from consistency.dpc.unit_run import UnitRun
 from operators.sunion.sunion import SUnion
 from replicas.client.client import Client
 from replicas.consumer.selection import Choosing
@@ -93,7 +95,7 @@ edited(
 edited(
     "a-full-output-ends-within-a-bucket",
     "an output gets full within a bucket and makes no more of it, and nobody acknowledges a part of one (A2)",
-    Edit(UnitReplica, "_is_held", " and not self.sunion.within_bucket", ""),
+    Edit(UnitRun, "is_held", " and not self.sunion.within_bucket", ""),
 )
 edited(
     "no-checkpoint-while-undo-is-tainted",
@@ -110,13 +112,13 @@ edited(
 edited(
     "corrections-wait-for-room-beside-a-partner",
     "a redo with a full output waits for consumers that read its partner (A2)",
-    Edit(UnitReplica, "_reconcile", "elif self._partner is not None:", "elif False:"),
+    Edit(Stabilization, "_make_room", "elif isinstance(self.live, PartnerServes):", "elif False:"),
     Edit(Choosing, "_waits_for_us", "main = self.main\n", "return None\n    main = self.main\n"),
 )
 edited(
     "stable-at-once-after-suspend",
     "a replica that suspended is STABLE as soon as it releases, however much has come in meanwhile (T6)",
-    Edit(UnitReplica, "_is_late", "return self", "return False and self"),
+    Edit(UnitRun, "is_late", "return self", "return False and self"),
 )
 edited(
     "one-that-suspends-is-read-all-the-same",
@@ -165,12 +167,12 @@ edited(
 edited(
     "no-early-checkpoint-for-a-full-upstream",
     "a full upstream waits for a checkpoint, which waits for its time, or for the failure that the wait becomes (R8)",
-    Edit(UnitReplica, "checkpoint_due", " or self._inputs.upstream_full()", ""),
+    Edit(UnitRun, "checkpoint_due", "self.is_crowded", "self.sunion.stable_bytes * 2 >= self._redo_bytes"),
 )
 edited(
     "a-tainted-replica-makes-no-room",
     "all inputs of a tainted replica stand at n*, full, and wait for a checkpoint that it takes when they go on (R2)",
-    Edit(UnitReplica, "_correctable", "behind and waited and self._inputs.upstream_full()", "False"),
+    Edit(Taint, "_makes_room", "behind and waited and run.inputs.upstream_full()", "False"),
 )
 
 edited(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from consistency.dpc.manager import UnitReplica
+from consistency.dpc.up_failure import UpFailure
+from consistency.dpc.waits import WaitMeter
 from replicas.node.replica import Replica
 from replicas.placement.deciders.moves import Moves
 from replicas.placement.settings_change import SettingsChange
@@ -31,12 +32,12 @@ edited(
 edited(
     "waits-for-a-longer-x-count",
     "what waited for the X before is measured against a shorter one (T8)",
-    Edit(UnitReplica, "set_node", "if node.x_us < self._node.x_us:", "if False:"),
+    Edit(WaitMeter, "set_x", "if x_us < self._x_us:", "if False:"),
 )
 edited(
     "who-suspends-goes-on-so",
     "a replica that suspended gives nothing under another policy either (X3)",
-    Edit(UnitReplica, "_go_on_stable", "and not self._suspends() and", "and False and"),
+    Edit(UpFailure, "_advance_suspended", "return self._resume_if_due(now)", "return False"),
 )
 edited(
     "refused-and-set",

@@ -49,7 +49,6 @@ from tests.unit.replicas.checkpoint import test_targets as log_targets
 from tests.unit.replicas.consumer.test_input import TestChoice, TestCorrections, TestUsefulness
 from tests.unit.replicas.link import test_directory as directory
 from tests.unit.replicas.node import test_load_meter as load_meter
-from tests.unit.replicas.node import test_log_side as log_side
 from tests.unit.replicas.node import test_replica as replica
 from tests.unit.replicas.node import test_ticks as ticks
 from tests.unit.replicas.placement import test_activation as activation
@@ -344,7 +343,7 @@ UNITS: Final[dict[str, Test]] = {
     "slice-after-a-refused-one-is-taken": state_log.test_full_state_is_written_after_refused_slice,
     "complete-slice-lacks-output": logged.test_complete_slice_contains_output_clients_may_request,
     "complete-slice-is-not-asked-for": logged.test_complete_slice_contains_output_clients_may_request,
-    "refused-slice-of-the-end-is-lost": log_side.test_the_last_slice_is_made_again_where_it_was_refused,
+    "refused-slice-of-the-end-is-lost": logging.test_refused_last_slice_comes_again_when_asked_for,
     "mark-of-the-end-is-lost": partial(logged.test_last_slice_is_written_once_disk_has_room, "mark"),
     "double-failure-is-tried-for-ever": (logged.test_irreparable_copy_is_reported_and_log_is_restarted),
     "log-counts-whatever-a-checkpoint-has": (logged.test_log_older_than_checkpoint_is_not_resumed),

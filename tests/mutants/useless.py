@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from consistency.dpc.manager import UnitReplica
+from consistency.dpc.manager import DpcManager
 from operators.sunion.sunion import SUnion
 from replicas.consumer.input import Input
 from replicas.consumer.selection import Choosing
@@ -17,7 +17,7 @@ def useless_producer_is_kept(original: Any, self: Any, producer: Any, now: int) 
     return True
 
 
-@mutant(UnitReplica, "stands_in", "a partner that has lost all its inputs grants leave to correct (K6)")
+@mutant(DpcManager, "stands_in", "a partner that has lost all its inputs grants leave to correct (K6)")
 def useless_partner_grants(original: Any, self: Any, now: int) -> bool:
     return True
 

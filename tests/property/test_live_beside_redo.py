@@ -61,13 +61,11 @@ class Spilled(Watched):
         for one in self.sunion.inputs:
             one.spill = self.spilling.shelf(SCHEMA)
         self.sunion._redo_bytes = 400
-        self._advance = self.replica.advance
-        self.replica.advance = self._advanced  # type: ignore[method-assign]
         self._loaded: list[SpillNotLoaded] = []
 
-    def _advanced(self, now: int) -> tuple[bool, Ask | None]:
+    def advance(self, now: int) -> tuple[bool, Ask | None]:
         try:
-            found = self._advance(now)
+            found = super().advance(now)
         except SpillNotLoaded as piece:
             drive(piece.load())
             self._loaded.append(piece)
@@ -90,7 +88,7 @@ def play(seed: int, world: Watched) -> Watched:
             if world.live[at] and random.random() < 0.8:
                 world.deliver(at, now, now)
         for _ in range(random.randint(1, 4)):
-            _, ask = world.replica.advance(now)
+            _, ask = world.advance(now)
             if ask is not None:
                 world.asks.append(ask)
         if world.asks and random.random() < 0.7:

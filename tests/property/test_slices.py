@@ -218,7 +218,7 @@ def test_a_snapshot_inside_a_bucket_continues_like_its_maker(
         if upto == 20:
             maker.run(0)
     taken = []
-    while maker.replica.advance(0)[0]:
+    while maker.advance(0)[0]:
         if maker.sunion.next % 10:
             snapshot = maker.replica.snapshot()
             assert snapshot is not None
@@ -227,7 +227,7 @@ def test_a_snapshot_inside_a_bucket_continues_like_its_maker(
     assert len(taken) > 20
     for checkpoint, positions, known in taken:
         other = Replica(unit, 0, (), Checkpoints())
-        other.replica.install(checkpoint, positions)
+        other.install(checkpoint, positions)
         for at, position in enumerate(positions):
             other.data[at] = other.data[at][position:]
             other.deliver(at, 200, 0)

@@ -172,8 +172,8 @@ def test_checkpoint_and_undo_give_the_same_elements(name: str, seeds: range, mon
         assert other.shown == one.shown
         assert other.replica.counters() == one.replica.counters()
         assert rejected(other) == rejected(one)
-        redone += other.replica.redone_rows
-        rebuilt += other.replica.rebuilt_rows
+        redone += other.replica.counts.redone_rows
+        rebuilt += other.replica.counts.rebuilt_rows
         skipped += len(rejected(one))
     assert (skipped > 50) == ("skips" in name or "rejects" in name)
     assert redone > 50
@@ -209,8 +209,8 @@ def test_periodic_checkpoints_give_the_same_elements(
         assert other.shown == one.shown
         assert other.replica.counters() == one.replica.counters()
         assert rejected(other) == rejected(one)
-        assert other.replica.redone_rows >= one.replica.redone_rows
-        dropped += sum(o.dropped for o in other.replica._live.outputs)
+        assert other.replica.counts.redone_rows >= one.replica.counts.redone_rows
+        dropped += sum(o.dropped for o in other.replica._run.live.outputs)
     assert dropped > 0
 
 
@@ -238,7 +238,7 @@ def test_an_operator_without_failed_inputs_keeps_its_state(monkeypatch: pytest.M
             world.deliver(at, 110, 110)
         world.run(110)
         assert world.replica.state is NodeState.STABLE
-        return world.replica.rebuilt_rows
+        return world.replica.counts.rebuilt_rows
 
     assert rebuilt() == 1  # the second operator's, a result of [20, 30)
     assert rebuilt(35) == 1 + 3
@@ -248,7 +248,7 @@ def test_input_kept_for_undo_is_bounded_in_any_failure(monkeypatch: pytest.Monke
     """After an hour, stable or in failure, the input buffers hold one window."""
     monkeypatch.setattr(World, "reconcile", Reconcile.UNDO)
     world = Replica(unit_of("sliding"), 0, (), NO_CHECKPOINTS)
-    live = world.replica._live
+    live = world.replica._run.live
     assert isinstance(live, UndoInstance)
     most = 0
     for now in range(0, UNTIL, 4):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import trio
 
-from consistency.dpc.manager import UnitReplica
+from replicas.node.replica import Replica
 from replicas.simulation.world.clock import JumpClock
 from spe.plan.deploy import Deployed
 from spe.plan.directory import ClientSettings
@@ -184,7 +184,7 @@ async def test_counters_may_be_numpy_integers(jump_clock: JumpClock) -> None:
 async def test_a_stopped_replica_begins_no_correction(jump_clock: JumpClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """It asked, stopped, and is granted; if it announced a correction, its partner would wait for ever."""
     granted: list[int] = []
-    monkeypatch.setattr(UnitReplica, "partner_grants", lambda self, number, now: granted.append(number))
+    monkeypatch.setattr(Replica, "partner_grants", lambda self, number, now: granted.append(number))
     async with FaultyCluster(*make_plan(1)) as cluster:
         await cluster.start()
         await trio.sleep(2)

@@ -270,7 +270,7 @@ def test_an_hour_of_failure_takes_no_more_memory_than_15_minutes() -> None:
             await trio.sleep(10)
             memory.look()
             (replica,) = cluster.replicas().values()
-            live = replica.core._live
+            live = replica.core._run.live
             assert isinstance(live, UndoInstance)
             buffered = max(buffered, live.buffered_rows)
             if trio.current_time() in (960, 3_660):

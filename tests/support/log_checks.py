@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 from unittest.mock import patch
 
+from consistency.dpc.events import LogRequest
 from consistency.dpc.instance import Instance
-from consistency.dpc.manager import UnitReplica
+from consistency.dpc.log_work import LogWork
 from operators.footprints import Tree
 from operators.fragment_log import FragmentLog
 from replicas.checkpoint.extent import SLICE_RECORDS
@@ -34,18 +35,18 @@ class Checked:
 def states_checked() -> Iterator[Checked]:
     """What is made again is a state that some replica had at the end of that slice, by digest (G4)."""
     found, states = Checked(), dict[int, list[Any]]()
-    log_slice, replayed = UnitReplica._log_slice, FragmentLog.replayed
+    log_slice, replayed = LogWork._slice, FragmentLog.replayed
 
-    def remembered(self: UnitReplica, instance: Instance, end: int, *rewriting: int) -> Any:
+    def remembered(self: LogWork, instance: Instance, end: int, request: LogRequest) -> Any:
         states.setdefault(end, []).append(digest(instance.fragment))
-        return (yield from log_slice(self, instance, end, *rewriting))
+        return (yield from log_slice(self, instance, end, request))
 
     def compared(self: FragmentLog, commit: Tree, end: int) -> None:
         replayed(self, commit, end)
         assert digest(self._fragment) in states[end], f"the state of {end} is another one"
         found.states += 1
 
-    with patch.object(UnitReplica, "_log_slice", remembered), patch.object(FragmentLog, "replayed", compared):
+    with patch.object(LogWork, "_slice", remembered), patch.object(FragmentLog, "replayed", compared):
         yield found
 
 

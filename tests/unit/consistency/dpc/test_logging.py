@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 
-from consistency.dpc.manager import SliceToLog
-from operators.footprints import LiveFootprints
+from consistency.dpc.events import LogRequest
 from spe.plan.nodes import Reconcile
-from spe.stream.times import BEFORE_TIME
+from spe.stream.times import BEFORE_TIME, END_OF_TIME
 from tests.unit.consistency.dpc.test_manager import World, healed, tentative
 
 
@@ -20,67 +17,55 @@ class UndoWorld(World):
 worlds = pytest.mark.parametrize("one", [World, UndoWorld])
 
 
-class Log:
-    """Wants the next slice that ends behind the last one, while ``wants``.
-
-    Attributes:
-      ends: of the slices that it got.
-    """
-
-    def __init__(self) -> None:
-        self.wants = False
-        self.ends: list[int] = []
-
-    def turn(self, end: int) -> tuple[int, int] | None:
-        return (BEFORE_TIME, 0) if self.wants and end > max(self.ends, default=BEFORE_TIME) else None
-
-    def took(self, one: SliceToLog) -> None:
-        self.ends.append(one.end)
-
-    def replayed(self, live: Sequence[LiveFootprints]) -> None: ...
-
-
 @worlds
 def test_a_slice_that_is_wanted_is_taken_before_a_redo_ends(one: type[World]) -> None:
     """Who is tainted again in the same step would never get one, and an upstream that is full would wait for ever."""
-    log = Log()
-    world = tentative(one(partners=(), logging=log))
-    log.wants = True
+    world = tentative(one(partners=(), logs=True))
+    world.ask_log()
     world.upstream_is_full = True
     world.B(1, 165, 20)  # behind in0, so that the failure goes on
     world.run(165)
     assert world.states[-3:] == ["UP_FAILURE", "STABILIZATION+fresh", "UP_FAILURE"]
-    assert log.ends[-1] == 20
+    assert world.logged[-1] == 20
     assert world.sunion.tainted
 
 
 @worlds
 def test_empty_redo_advances_log_when_upstream_is_full(one: type[World]) -> None:
     """The log lacks what was stable as the failure began; until it has that, what follows has no room."""
-    log = Log()
-    world = tentative(one(partners=(), logging=log))
-    log.wants = True
+    world = tentative(one(partners=(), logs=True))
+    world.ask_log()
     world.upstream_is_full = True
     world.run(170)
-    assert log.ends == [10]
+    assert world.logged == [10]
     assert world.sunion.tainted
 
 
 @worlds
 def test_while_tainted_nothing_is_taken(one: type[World]) -> None:
-    log = Log()
-    world = tentative(one(partners=(), logging=log))
-    log.wants = True
+    world = tentative(one(partners=(), logs=True))
+    world.ask_log()
     world.run(135)
     assert world.sunion.tainted
-    assert log.ends == []
+    assert world.logged == []
 
 
 @worlds
 def test_redo_after_healed_failure_logs_its_last_slice(one: type[World]) -> None:
-    log = Log()
-    world = healed(one(partners=(), logging=log))
-    log.wants = True
+    world = healed(one(partners=(), logs=True))
+    world.ask_log()
     world.run(150)
     assert world.states[-1] == "STABLE"
-    assert log.ends[-1] == 50
+    assert world.logged[-1] == 50
+
+
+def test_refused_last_slice_comes_again_when_asked_for() -> None:
+    world = World(partners=(), logs=True)
+    for at in (0, 1):
+        world.B(at, 100, END_OF_TIME)
+    for times in (1, 2):
+        world.handle(LogRequest(BEFORE_TIME, 0, BEFORE_TIME), 100)
+        world.run(100)
+        assert world.logged == [END_OF_TIME] * times, "the disk had no room for the one before"
+        world.run(101)
+        assert world.logged == [END_OF_TIME] * times, "it was not asked for"

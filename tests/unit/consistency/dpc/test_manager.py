@@ -9,8 +9,28 @@ from typing import Any
 
 import pytest
 
-from consistency.dpc.manager import Logging, UnitReplica
+from consistency.dpc.events import (
+    Action,
+    Advance,
+    Announce,
+    ClearSuffix,
+    Configure,
+    Emit,
+    Event,
+    Grant,
+    InstallSnapshot,
+    Interrupt,
+    LogRequest,
+    PartnerAsks,
+    PartnerGrants,
+    Proceed,
+    Reject,
+    SliceToLog,
+)
+from consistency.dpc.instance import Checkpoint, Instance
+from consistency.dpc.manager import DpcManager
 from consistency.dpc.partners import Ask, Partners
+from consistency.dpc.stabilization import Stabilization
 from operators.rejections import Rejection
 from operators.sunion.sunion import SUnion
 from spe.plan.nodes import Checkpoints, Node, Policy, Reconcile
@@ -22,7 +42,7 @@ from spe.query.windows import Window, WindowKind
 from spe.stream.batch import Batch, Boundary, Element, Rows
 from spe.stream.names import Kind, NodeId, NodeState, StreamId, UnitId
 from spe.stream.schema import Schema
-from spe.stream.times import END_OF_TIME
+from spe.stream.times import BEFORE_TIME, END_OF_TIME
 from tests.support.operators import step_sizes
 
 SCHEMA = Schema.of(x="string")
@@ -70,7 +90,7 @@ class World:
         stabilization: Policy = Policy.PROCESS,
         partners: Sequence[str] = ("n2",),
         redo_bytes: int = 1 << 30,
-        logging: Logging | None = None,
+        logs: bool = False,
     ) -> None:
         self.unit = unit
         self.out: list[str] = []
@@ -78,10 +98,12 @@ class World:
         self.rejections: list[Rejection] = []
         self.live = [True, True]
         self.asks: list[Ask] = []
+        #: Ends of the slices that the checkpoint log got.
+        self.logged: list[int] = []
         self.blocked = False
         self.upstream_is_full = False
         self.sunion = SUnion(inputs=[(0, True), (1, True)], streams=2, bucket_us=10)
-        self.replica = UnitReplica(
+        self.replica = DpcManager(
             unit,
             self.sunion,
             Node(NodeId("n1"), "", 40, 0.75, failure, stabilization, self.reconcile, checkpoints),
@@ -90,29 +112,63 @@ class World:
             partners=Partners("n1", partners, request_us=500, random=Random(0)),
             redo_bytes=redo_bytes,
             slice_rows=self.slice_rows,
-            logging=logging,
+            logs=logs,
         )
         #: The states that partners announced last; a running partner can stand in (K6).
         self.partner = self.replica.partners.told
         for partner in partners:
             self.replica.partners.heard(partner, NodeState.UP_FAILURE, stands_in=True)
 
-    # Outputs
-    def stable(self, output: int, elements: Sequence[Element]) -> None:
-        self._write("S", "B", elements)
+    # Actions
+    def handle(self, event: Event, now: int) -> list[Action]:
+        """Performs what leaves by the outputs; returns the other actions."""
+        left = []
+        for action in self.replica.handle(event, now):
+            match action:
+                case Emit(Kind.STABLE, _, elements):
+                    self._write("S", "B", elements)
+                case Emit(_, _, elements):
+                    self._write("T", "b", elements)
+                case Reject(rejections):
+                    self.rejections += rejections
+                case ClearSuffix():
+                    self.out.append("clear")
+                case Announce(state, fresh):
+                    self.states.append(state.name + ("+fresh" if fresh else ""))
+                case SliceToLog(end):
+                    self.logged.append(end)
+                    self.ask_log()
+                case Interrupt(error):
+                    raise error
+                case _:
+                    left.append(action)
+        return left
 
-    def tentative(self, output: int, elements: Sequence[Element]) -> None:
-        self._write("T", "b", elements)
+    def advance(self, now: int) -> tuple[bool, Ask | None]:
+        """One step; returns whether more is waiting, and which partner is to be asked."""
+        left = self.handle(Advance(), now)
+        return Proceed() in left, next((a for a in left if isinstance(a, Ask)), None)
 
-    def rejected(self, rejections: Sequence[Rejection]) -> None:
-        self.rejections += rejections
+    def ask_log(self) -> None:
+        """The checkpoint log asks for the slice behind its newest one, and again once it has that."""
+        self.replica.handle(LogRequest(BEFORE_TIME, 0, max(self.logged, default=BEFORE_TIME)), 0)
 
-    def clear_suffix(self) -> None:
-        self.out.append("clear")
+    def partner_asks(self, asker: str, now: int) -> bool:
+        return Grant() in self.handle(PartnerAsks(asker), now)
 
-    def announce(self, state: NodeState, fresh: bool) -> None:
-        self.states.append(state.name + ("+fresh" if fresh else ""))
+    def install(self, checkpoint: Checkpoint, positions: Sequence[int]) -> None:
+        self.handle(InstallSnapshot(checkpoint, positions), 0)
 
+    @property
+    def redo(self) -> Instance:
+        assert isinstance(self.replica._mode, Stabilization)
+        return self.replica._mode.redo
+
+    @property
+    def is_working(self) -> bool:
+        return self.replica._run.work.open is not None
+
+    # OutputsView
     def full(self) -> bool:
         return self.blocked
 
@@ -163,7 +219,7 @@ class World:
         """Advances until nothing more can be done; returns the output since the last call."""
         more = True
         while more:
-            more, ask = self.replica.advance(now)
+            more, ask = self.advance(now)
             self.replica.validate()
             self.replica.validate_rows()
             if ask is not None:
@@ -172,10 +228,10 @@ class World:
         return text
 
     def change(self, now: int, **settings: Any) -> None:
-        self.replica.set_node(replace(self.replica._node, **settings), now)
+        self.handle(Configure(replace(self.replica._run.node, **settings)), now)
 
     def grant(self, now: int) -> None:
-        self.replica.partner_grants(self.asks[-1].number, now)
+        self.handle(PartnerGrants(self.asks[-1].number), now)
 
 
 def stable_until_ten(world: World) -> World:
@@ -248,7 +304,7 @@ class TestGoingTentative:
         world.live[1] = True
         world.S(1, 150, (12, "u"))
         world.B(1, 150, 30)
-        assert world.replica.advance(150)[0], "there is more"
+        assert world.advance(150)[0], "there is more"
         assert world.out
         assert world.states[-1] == "UP_FAILURE"
         world.run(150)
@@ -283,7 +339,7 @@ class TestGoingTentative:
         world.S(1, 110, (12, "u"))
         for at in (0, 1):
             world.B(at, 110, 30)
-        world.replica.advance(110)
+        world.advance(110)
         assert world.sunion.within_bucket
         world.blocked = True
         assert world.run(110).endswith("/15c B20(4)")
@@ -343,7 +399,7 @@ class TestHoldingForACorrection:
 
     def test_slices_beyond_one_are_not_waited_for(self) -> None:
         world = tentative(World())
-        world.replica._slice_rows = 1
+        world.replica._run.slice_rows = 1
         world.live[1] = True
         world.B(0, 150, 50)
         world.S(1, 150, (12, "u"), (18, "v"))
@@ -353,10 +409,10 @@ class TestHoldingForACorrection:
     def test_live_waits_for_redo_up_to_hard_limit(self) -> None:
         """Without a partner live could release [30, 50) at once, but redo is about to."""
         world = healed(World(partners=()))
-        world.replica.advance(150)
+        world.advance(150)
         assert world.states[-1] == "STABILIZATION+fresh"
         assert world.out == []
-        world.replica.advance(155)
+        world.advance(155)
         assert world.out[0] == "b40", "it has waited for 35"
 
 
@@ -377,15 +433,15 @@ class TestOtherSettings:
 
     def test_waits_are_measured_against_the_x_they_had(self) -> None:
         world = failing(World())
-        assert world.replica.longest_wait_us(121) == 21
+        assert world.replica.waits.longest_us(121) == 21
         world.change(121, x_us=20)
-        assert world.replica.longest_wait_us(121) == 0, "it waited for the longer X"
+        assert world.replica.waits.longest_us(121) == 0, "it waited for the longer X"
         assert world.run(121) == "T/15x T/24y b30"
-        assert world.replica.longest_wait_us(121) == 0
+        assert world.replica.waits.longest_us(121) == 0
         world = failing(World())
         world.change(129, x_us=80)
         assert world.run(160) != ""
-        assert world.replica.longest_wait_us(160) == 60, "all of it counts for the longer X"
+        assert world.replica.waits.longest_us(160) == 60, "all of it counts for the longer X"
 
     def test_a_suspended_replica_goes_tentative_under_another_policy(self) -> None:
         world = failing(World(failure=Policy.SUSPEND))
@@ -437,7 +493,7 @@ class TestCorrecting:
         assert world.states[-1] == "STABILIZATION"
         assert world.run(151) == "S1/12u S2/15x S3/18v S4/24y B50(4) clear"
         assert world.states[-1] == "STABLE"
-        assert world.replica.reconciliations == 1
+        assert world.replica.counts.reconciliations == 1
 
     def test_a_request_does_not_wait_for_a_stable_newest_bucket(self) -> None:
         """[50, 60) went out tentatively, but began to wait less than αX ago (R1)."""
@@ -498,7 +554,7 @@ class TestCorrecting:
         world.run(190)
         world.grant(191)
         assert world.states[-1] == "UP_FAILURE"
-        assert world.replica.partner_asks("n0", 192), "R3: what is not wanted any more is no reason to refuse"
+        assert world.partner_asks("n0", 192), "R3: what is not wanted any more is no reason to refuse"
 
     def test_live_continues_during_redo_without_partner(self) -> None:
         """R5: fresh results while correcting."""
@@ -553,7 +609,7 @@ class TestCorrecting:
         world.grant(151)
         world.partner["n2"] = None
         while "S4/42w" not in world.out:
-            assert world.replica.advance(151)[0]
+            assert world.advance(151)[0]
         world.out.clear()
         assert world.run(180) == "T/42w b44 S5/44v B46(5) T/44v b46 S6/46t B50(6) T/46t b50 clear"
         world.S(1, 190, (55, "z"))
@@ -624,7 +680,7 @@ class TestCorrecting:
         for at in (0, 1):
             world.B(at, 152, 80)
         while (world.sunion.redo_next or 0) < 66:
-            assert world.replica.advance(152)[0]
+            assert world.advance(152)[0]
         world.out.clear()
         world.partner["n2"] = None
         world.live[1] = False
@@ -677,13 +733,13 @@ class TestCorrecting:
             if world.states[-1] == "UP_FAILURE" and world.asks:
                 world.grant(now)
                 world.run(now)
-        assert 2 <= world.replica.reconciliations <= 3  # 60 us are one and a half X
+        assert 2 <= world.replica.counts.reconciliations <= 3  # 60 us are one and a half X
 
     def test_a_finished_redo_ends_although_the_output_is_full(self) -> None:
         world = healed(World())
         world.run(150)
         world.grant(151)
-        assert world.replica.advance(151)[0]
+        assert world.advance(151)[0]
         world.blocked = True
         world.run(151)
         assert world.states[-1] == "STABLE"
@@ -696,13 +752,13 @@ class TestStandingIn:
     def test_a_stable_replica_stands_in_with_all_inputs_fresh(self, live: list[bool], granted: bool) -> None:
         world = stable_until_ten(World())
         world.live = live
-        assert world.replica.partner_asks("n2", 110) is granted
+        assert world.partner_asks("n2", 110) is granted
 
     @pytest.mark.parametrize(("live", "granted"), [([True, False], True), ([False, False], False)])
     def test_a_replica_in_up_failure_stands_in_with_one_fresh_input(self, live: list[bool], granted: bool) -> None:
         world = tentative(World())
         world.live = live
-        assert world.replica.partner_asks("n2", 150) is granted
+        assert world.partner_asks("n2", 150) is granted
 
     def test_a_replica_that_suspends_cannot_stand_in(self) -> None:
         world = stable_until_ten(World(failure=Policy.SUSPEND))
@@ -711,7 +767,7 @@ class TestStandingIn:
         world.B(0, 110, 20)
         world.run(150)
         assert world.states[-1] == "UP_FAILURE"
-        assert not world.replica.partner_asks("n2", 150)
+        assert not world.partner_asks("n2", 150)
 
     def test_live_resumes_when_the_partner_can_no_longer_stand_in(self) -> None:
         world = healed(World())
@@ -719,7 +775,7 @@ class TestStandingIn:
         world.grant(151)
         assert not world.replica.live_runs
         world.partner["n2"] = None
-        world.replica.advance(151)
+        world.advance(151)
         assert world.replica.live_runs
 
 
@@ -759,7 +815,7 @@ class TestPeriodicCheckpoints:
         world.grant(161)
         assert world.sunion.restart_point() == 10  # a snapshot for a partner begins there, too
         assert world.run(161) == "S4/22y S5/25x B40(5) clear"
-        assert world.replica.redone_rows == 5
+        assert world.replica.counts.redone_rows == 5
         assert world.states[-1] == "STABLE"
 
     def test_a_request_waits_for_stable_input_beyond_n_star(self) -> None:
@@ -813,7 +869,7 @@ class TestPeriodicCheckpoints:
         checkpoint, positions = taken
         assert (checkpoint.restart, positions) == (10, [0, 0])
         other = World()
-        other.replica.install(checkpoint, positions)
+        other.install(checkpoint, positions)
         other.S(0, 200, (11, "a"), (15, "b"), (25, "x"))
         other.S(1, 200, (12, "c"), (22, "y"))
         for at in (0, 1):
@@ -838,7 +894,7 @@ class TestRecovering:
         checkpoint, positions = taken
         assert (checkpoint.restart, positions) == (10, [0, 0])
         other = World()
-        other.replica.install(checkpoint, positions)
+        other.install(checkpoint, positions)
         other.S(0, 200, (15, "x"), (24, "y"))
         other.S(1, 200, (12, "u"))
         for at in (0, 1):
@@ -856,7 +912,7 @@ class TestRecovering:
         assert taken is not None
         other = World(checkpoints=Checkpoints(every_us=1000))
         assert other.run(150) == ""  # it takes a checkpoint of the empty state
-        other.replica.install(*taken)
+        other.install(*taken)
         for at in (0, 1):
             other.B(at, 200, 20)
         assert other.run(200) == "B20(1)"
@@ -937,7 +993,7 @@ class TestSlicesInPortions:
         for at in (0, 1):
             world.B(at, 110, 30)
         most = released = 0
-        while world.replica.advance(110)[0]:
+        while world.advance(110)[0]:
             most, released = max(most, rows_out(world) - released), rows_out(world)
             assert ("B30(40)" in world.out) == (released == GROUPS)  # the boundary comes after the last row
         assert released == GROUPS
@@ -955,8 +1011,8 @@ class TestSlicesInPortions:
         world.live[1] = True
         for at in (0, 1):
             world.B(at, 400, 90)
-        while world.replica.advance(400)[0]:
-            is_late = world.replica._working is not None or world.sunion.stable_end > world.sunion.next
+        while world.advance(400)[0]:
+            is_late = world.is_working or world.sunion.stable_end > world.sunion.next
             assert world.states[-1] == ("UP_FAILURE" if is_late else "STABLE")
         assert rows_out(world) == 2 * GROUPS
         assert world.states[-1] == "STABLE"
@@ -969,8 +1025,8 @@ class TestSlicesInPortions:
             deliver_groups(world, end - 20, now)
             for at in (0, 1):
                 world.B(at, now, end)
-            while world.replica._working is not None or world.sunion.stable_end > world.sunion.next:
-                world.replica.advance(now)
+            while world.is_working or world.sunion.stable_end > world.sunion.next:
+                world.advance(now)
         assert world.states == ["STABLE"]
 
     def test_a_snapshot_waits_for_the_end_of_the_slice(self) -> None:
@@ -978,10 +1034,10 @@ class TestSlicesInPortions:
         for at in (0, 1):
             world.B(at, 110, 30)
         while not rows_out(world):
-            world.replica.advance(110)
+            world.advance(110)
         while world.replica.prepare_snapshot():
             assert rows_out(world) < GROUPS
-            assert world.replica.advance(110)[0]
+            assert world.advance(110)[0]
         assert rows_out(world) == GROUPS
         taken = world.replica.snapshot()
         assert taken is not None
@@ -999,11 +1055,11 @@ class TestSlicesInPortions:
         world.B(0, 148, 50)
         world.b(1, 148, 50)
         while not rows_out(world):
-            assert world.replica.advance(148)[0]
+            assert world.advance(148)[0]
         assert rows_out(world) < GROUPS
         world.grant(148)
         while world.replica.state is NodeState.UP_FAILURE:
-            assert world.replica.advance(148)[0]
+            assert world.advance(148)[0]
         assert world.replica.state is NodeState.STABILIZATION
         assert rows_out(world) == GROUPS
 
@@ -1032,8 +1088,8 @@ class TestSlicesInPortions:
                 end += 10
                 world.B(0, 142, end)
                 world.b(1, 142, end)
-            if world.replica.advance(142)[1] is not None:
-                world.replica.partner_grants(1, 142)
+            if world.advance(142)[1] is not None:
+                world.handle(PartnerGrants(1), 142)
             if not began and world.states[-1].startswith("STABILIZATION"):
                 began = end
         assert 0 < began <= 60
@@ -1055,13 +1111,15 @@ class TestSlicesInPortions:
         world.run(142)
         for at in (0, 1):
             world.B(at, 700, 40)
-        assert world.replica.advance(700) == (True, None)
-        assert world.replica._working is not None
-        assert world.replica._leave is not None
+        assert world.advance(700) == (True, None)
+        assert world.is_working
+        slice = world.replica._run.work.open
+        assert slice is not None
+        assert slice.leave is not None
         world.partner["n2"] = NodeState.UP_FAILURE
-        assert world.replica.partner_asks("n2", 700)
-        while world.replica._working is not None:
-            world.replica.advance(700)
+        assert world.partner_asks("n2", 700)
+        while world.is_working:
+            world.advance(700)
         assert world.replica.state is NodeState.UP_FAILURE
 
     def test_a_state_is_rebuilt_for_a_snapshot_in_portions(self) -> None:
@@ -1074,7 +1132,7 @@ class TestSlicesInPortions:
         taken = world.replica.snapshot()
         assert taken is not None
         other = World(unit=world.unit)
-        other.replica.install(*taken)
+        other.install(*taken)
         for at in (0, 1):
             other.B(at, 200, 30)
         assert other.run(200).count("S") == GROUPS
@@ -1088,10 +1146,8 @@ class TestSlicesInPortions:
         world.grant(147)
         steps = 0
         while not rows_out(world):
-            redo = world.replica._redo
-            assert redo is not None
-            assert world.replica.prepare_snapshot() == (redo.rebuilding or world.replica._working is not None)
-            assert world.replica.advance(148)[0]
+            assert world.replica.prepare_snapshot() == (world.redo.rebuilding or world.is_working)
+            assert world.advance(148)[0]
             steps += 1
         assert steps > GROUPS // 8
         world.run(148)
@@ -1103,48 +1159,48 @@ class TestLongestWait:
 
     def test_a_tentative_bucket_has_waited_alpha_x(self) -> None:
         world = failing(World())
-        assert world.replica.longest_wait_us(129) == 29  # it waits still
+        assert world.replica.waits.longest_us(129) == 29  # it waits still
         assert world.run(130)
-        assert world.replica.longest_wait_us(131) == 30
+        assert world.replica.waits.longest_us(131) == 30
 
     def test_a_masked_failure_is_a_shorter_wait(self) -> None:
         world = failing(World())
         world.S(1, 125, (12, "u"))
         world.B(1, 125, 30)
         world.run(125)
-        assert world.replica.longest_wait_us(126) == 25
+        assert world.replica.waits.longest_us(126) == 25
 
     def test_waits_are_counted_relative_to_x_once_per_release(self) -> None:
         world = healed(World())
         world.run(150)
-        before = world.replica.x_used.status()
+        before = world.replica.waits.x_used.status()
         assert before.counts[before.bounds.index(0.75)] == 1, "both buckets of one release: the first waited 30 of 40"
         world.grant(151)
         world.run(151)
-        assert world.replica.x_used.status() == before, "a redo releases nothing that is new"
+        assert world.replica.waits.x_used.status() == before, "a redo releases nothing that is new"
 
     def test_a_released_bucket_stops_waiting_and_the_next_one_waits(self) -> None:
         world = failing(World())
-        assert world.replica.waiting_us(129) == 29
+        assert world.replica.waits.waiting_us(129) == 29
         world.run(130)
-        assert world.replica.waiting_us(131) == 11
+        assert world.replica.waits.waiting_us(131) == 11
 
     def test_under_suspend_the_wait_is_as_long_as_the_failure(self) -> None:
         world = failing(World(failure=Policy.SUSPEND))
         world.run(130)
-        assert world.replica.longest_wait_us(145) == 45
+        assert world.replica.waits.longest_us(145) == 45
         world.live[1] = True
         world.B(1, 150, 30)
         world.run(150)
-        assert world.replica.longest_wait_us(151) == 50
+        assert world.replica.waits.longest_us(151) == 50
 
     def test_a_second_release_by_a_redo_is_no_wait(self) -> None:
         world = healed(World())
         world.run(150)
-        before = world.replica.longest_wait_us(150)
+        before = world.replica.waits.longest_us(150)
         world.grant(151)
         world.run(151)
-        assert world.replica.longest_wait_us(151) == before == 30
+        assert world.replica.waits.longest_us(151) == before == 30
 
     def test_buckets_while_a_partner_serves_are_no_wait(self) -> None:
         world = healed(World())
@@ -1152,10 +1208,10 @@ class TestLongestWait:
         world.grant(151)
         for at in (0, 1):
             world.B(at, 160, 60)
-        assert world.replica.longest_wait_us(400) == 30
+        assert world.replica.waits.longest_us(400) == 30
         world.run(400)
-        assert world.replica.reconciliations == 1
-        assert world.replica.longest_wait_us(400) == 30
+        assert world.replica.counts.reconciliations == 1
+        assert world.replica.waits.longest_us(400) == 30
 
     def test_each_slice_of_a_backlog_waits_until_its_own_release(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Two buckets become complete at once; the second one is released 68 later, because work takes time."""
@@ -1164,9 +1220,9 @@ class TestLongestWait:
         world.S(0, 110, (11, "a"), (21, "b"))
         for at in (0, 1):
             world.B(at, 110, END_OF_TIME)
-        assert world.replica.advance(112)[0]
+        assert world.advance(112)[0]
         world.run(180)
-        assert world.replica.longest_wait_us(1000) == 70
+        assert world.replica.waits.longest_us(1000) == 70
 
     def test_a_full_output_does_not_count_as_waiting(self) -> None:
         world = stable_until_ten(World())
@@ -1174,10 +1230,10 @@ class TestLongestWait:
         for at in (0, 1):
             world.B(at, 110, 20)
         world.run(110)
-        assert world.replica.longest_wait_us(138) == 10
+        assert world.replica.waits.longest_us(138) == 10
         world.blocked = False
         world.run(139)
-        assert world.replica.longest_wait_us(139) == 10
+        assert world.replica.waits.longest_us(139) == 10
 
     def test_buckets_during_recovery_are_no_wait(self, monkeypatch: pytest.MonkeyPatch) -> None:
         world = World()
@@ -1190,4 +1246,4 @@ class TestLongestWait:
         monkeypatch.setattr(world, "started", lambda now: True)
         assert world.run(200) != ""
         assert world.states[-1] == "UP_FAILURE"
-        assert world.replica.longest_wait_us(200) == 0
+        assert world.replica.waits.longest_us(200) == 0

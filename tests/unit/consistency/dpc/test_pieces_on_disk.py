@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import pytest
 
-from consistency.dpc.manager import UnitReplica
 from spe.plan.nodes import Reconcile
 from spe.runtime.spill import SpillNotLoaded
 from spe.stream.names import NodeState
@@ -52,12 +51,11 @@ def test_snapshot_ends_without_any_advance(monkeypatch: pytest.MonkeyPatch) -> N
     world.S(1, 170, (12, "u"))
     for at in (0, 1):
         world.B(at, 170, 50)
-    replica: UnitReplica = world.replica
+    replica = world.replica
     for now in range(170, 10_000, 100):
-        replica.advance(now)
+        world.advance(now)
         if replica.state is NodeState.STABILIZATION:
             break
-    assert replica._redo is not None
-    assert replica._redo.rebuilding
+    assert world.redo.rebuilding
     assert any(not replica.prepare_snapshot() for _ in range(100))
     assert replica.snapshot() is not None

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from consistency.dpc.events import InstallLog
 from consistency.dpc.instance import Instance, LogReplay, Released
 from operators.fragment_log import LoggedSlice
 from operators.steps import finished
@@ -49,7 +50,8 @@ def replaying(*, reaches: int = 50, **options: Any) -> World:
     again = world.replica.empty_instance()
     assert again.log is not None
     finished(again.log.reconstruct(commits[1], commits[0], T, slices))
-    world.replica.replay(again, LogReplay(T, END, commits[1], outputs, positions[0], instance.rows))
+    replay = LogReplay(T, END, commits[1], outputs, positions[0], instance.rows)
+    world.handle(InstallLog(again, replay), 0)
     world.live[1] = False
     world.S(0, 200, *[(time, x) for time, x in ((25, "y"), (35, "z")) if time < reaches])
     world.B(0, 200, reaches)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from consistency.dpc.states import TRANSITIONS, Event, after
+from consistency.dpc.states import TRANSITIONS, Transition, after
 from spe.errors import LocalProtocolError
 from spe.stream.names import NodeState
 
@@ -17,4 +17,4 @@ def test_every_state_can_be_left_and_reached() -> None:
 
 def test_a_transition_that_is_not_in_the_table_is_a_fault() -> None:
     with pytest.raises(LocalProtocolError, match="no transition from STABLE on RECONCILE"):
-        after(NodeState.STABLE, Event.RECONCILE)
+        after(NodeState.STABLE, Transition.RECONCILE)

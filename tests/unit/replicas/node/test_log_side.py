@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
-from unittest.mock import Mock, patch
+from unittest.mock import patch
 
 import numpy as np
 
-from consistency.dpc.manager import SliceToLog
 from operators import steps
-from replicas.node.log_side import LogSide, exported, logged_output
+from replicas.node.log_side import exported, logged_output
 from replicas.producer.log_entry import Entry
 from spe.stream.batch import Batch, Column, Rows
 from spe.stream.names import Kind
 from spe.stream.strings import StringDictionary
-from spe.stream.times import BEFORE_TIME, END_OF_TIME
+from spe.stream.times import BEFORE_TIME
 
 
 def entries(*ids: int, last_boundary: int | None = None) -> list[Entry]:
@@ -34,17 +33,6 @@ def entries(*ids: int, last_boundary: int | None = None) -> list[Entry]:
 def told(outputs: Sequence[Any]) -> list[tuple[int, int, int, list[int]]]:
     (some,) = outputs
     return [(e["from_id"], e["upto_id"], e["boundary"], e["rows"].columns[0].values.tolist()) for e in some]
-
-
-def test_the_last_slice_is_made_again_where_it_was_refused() -> None:
-    side = LogSide([], lambda: [], lambda: None)
-    for _ in range(2):
-        side.want(BEFORE_TIME, 0, BEFORE_TIME)
-        assert side.turn(BEFORE_TIME) is None, "nothing is there yet"
-        assert side.turn(END_OF_TIME) is not None
-        side.took(SliceToLog(END_OF_TIME, Mock(), None, [], 0, []))
-        side.waiting = None  # the disk had no room
-        assert side.turn(END_OF_TIME) is None, "it was not asked for"
 
 
 def test_small_batches_are_put_together() -> None:

@@ -55,7 +55,7 @@ def parts(one: Replica) -> set[tuple[int, int]]:
     assert one.sunion.clocks.old_us == 2 * one.node.x_us
     assert one.recovery._turns.longest_us == one.node.x_us
     skew = one.reading._skew
-    nodes = (one.node, one.core._node, one.reading._node, one.recovery._node)
+    nodes = (one.node, one.core._run.node, one.reading._node, one.recovery._node)
     inputs = {(i._x_us, max(i._useless_us, i._stall_us)) for i in one.inputs}
     stall = one.inputs[0]._stall_us
     assert inputs == {(one.node.x_us, max(one.node.alpha_x_us // 2, stall))}

@@ -95,10 +95,6 @@ def setting(path: str, value: object) -> Callable[[Replica], None]:
     ("broken", "named"),
     [
         (setting("sunion.restart", 0), "U8: tainted in state"),
-        (setting("core.state", NodeState.STABILIZATION), "R5: redo is STABILIZATION"),
-        (setting("core.live_runs", True), "R5: live runs beside a redo"),
-        (setting("core._partner", "n1b"), "R5: while a partner serves live pauses"),
-        (setting("core._leave", 1), "R4: leave waits only"),
         (setting("partners._asked", dict.fromkeys(range(17), "n1b")), "K1: few requests are open"),
         (setting("partners._since", 1), "R3: a request is open in UP_FAILURE"),
         (setting("sunion.inputs.0.tentative_frontier", 0), "B5: a stable boundary"),

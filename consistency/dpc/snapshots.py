@@ -1,0 +1,42 @@
+"""The state at a mark, made in portions for a partner that restarts (A3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from consistency.dpc.instance import Checkpoint
+from operators.steps import Steps
+
+
+class SnapshotWork:
+    """Makes one state at a time; it is given away when it is taken.
+
+    Args:
+      begin: begins to make it; with undo/redo operators get their input once more.
+    """
+
+    def __init__(self, begin: Callable[[], Steps[Checkpoint]]) -> None:
+        self._begin = begin
+        self._steps: Steps[Checkpoint] | None = None
+        self._state: Checkpoint | None = None
+
+    def go_on(self) -> bool:
+        """Does a portion; True: there is more.  Raises OperatorFailed."""
+        if self._state is not None:
+            return False
+        if self._steps is None:
+            self._steps = self._begin()
+        try:
+            next(self._steps)
+        except StopIteration as end:
+            self._state, self._steps = end.value, None
+            return False
+        return True
+
+    def take(self) -> Checkpoint:
+        """The state; what is left of the work is done at once."""
+        while self.go_on():
+            pass
+        state, self._state = self._state, None
+        assert state is not None, "A3: a snapshot is of a complete state"
+        return state
