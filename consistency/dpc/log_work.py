@@ -46,14 +46,14 @@ class LogWork:
         """
         if self.request is None or self._work.open is not None or instance is None:
             return False
-        return instance.replay is None and not instance.rebuilding and self.takes(self._sunion.released_for_good())
+        return instance.replay is None and not instance.rebuilding and self.takes(self._sunion.cursors.released)
 
     def begin(self, instance: Instance | None) -> bool:
         """Begins to give the log the state at the end of the last stable slice, if it asks for it (G6)."""
         request = self.request
         if instance is None or request is None or not self.wants(instance):
             return False
-        self._work.begin_log(self._slice(instance, self._sunion.released_for_good(), request))
+        self._work.begin_log(self._slice(instance, self._sunion.cursors.released, request))
         return True
 
     def _slice(self, instance: Instance, end: int, request: LogRequest) -> Iterator[Released]:
@@ -67,7 +67,7 @@ class LogWork:
     def is_replayed(self, instance: Instance | None) -> bool:
         """Have all slices of a replay come again?"""
         replay = None if instance is None else instance.replay
-        return replay is not None and self._sunion.released_for_good() >= replay.end
+        return replay is not None and self._sunion.cursors.released >= replay.end
 
     def end_replay(self, instance: Instance) -> None:
         """The state is that of the log (G4).  Raises LogCorrupt where it is another."""

@@ -168,7 +168,7 @@ class DpcManager:
         run.log.end_replay(instance)
         if not run.log.is_written:  # another configuration: an instance that remembers nothing of a log takes its place
             made = run.make()
-            made.install(instance.checkpoint(self.sunion.released_for_good()))
+            made.install(instance.checkpoint(self.sunion.cursors.released))
             made.rows = instance.rows
             self._mode.replace_stable(made)
         self._mode.replayed(now)

@@ -89,7 +89,7 @@ class Mode:
         while self.prepare_snapshot():
             pass
         # Rows since a periodic checkpoint are held for a redo here; a partner that installs this begins behind it.
-        end = self.run.sunion.released_for_good()
+        end = self.run.sunion.cursors.released
         return self.maker.checkpoint(end), self.run.sunion.needed_from(end)
 
     # --- invariants ---
@@ -97,7 +97,7 @@ class Mode:
     def validate(self) -> None:
         """Asserts what holds between two events in this mode."""
         assert not self.run.sunion.tainted, f"U8: tainted in state {self.state.name}"
-        assert self.run.sunion.redo_next is None, "R5: redo is STABILIZATION"
+        assert self.run.sunion.cursors.redo is None, "R5: redo is STABILIZATION"
         assert not self.run.partners.pending, "R3: a request is open in UP_FAILURE only"
 
     # --- what several modes do ---

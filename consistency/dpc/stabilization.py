@@ -85,7 +85,7 @@ class Stabilization(Mode):
             return True
         if (replay := self.redo.replay) is not None:
             return self._advance_replay(replay, now, more=more)
-        if run.is_held() and run.sunion.stable_end > run.sunion.restart_point():
+        if run.is_held() and run.sunion.stable_end > run.sunion.cursors.restart_point:
             return self._make_room(now)
         if (piece := self._release(now)) is None:
             return more if self._stays(now) else self._end(now)
@@ -198,8 +198,8 @@ class Stabilization(Mode):
 
     def validate(self) -> None:
         run = self.run
-        assert run.sunion.redo_next is not None, "R5: redo is STABILIZATION"
+        assert run.sunion.cursors.redo is not None, "R5: redo is STABILIZATION"
         assert not run.partners.pending, "R3: a request is open in UP_FAILURE only"
         self.redo.validate(tainted=False)
         if self.redo.replay is not None:
-            assert run.sunion.redo_next <= self.redo.replay.end, "G4: a replay ends where the log does"
+            assert run.sunion.cursors.redo <= self.redo.replay.end, "G4: a replay ends where the log does"

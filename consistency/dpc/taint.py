@@ -76,7 +76,7 @@ class Taint:
     def is_correctable(self, now: int) -> bool:
         """May a redo begin?  If it would leave us stable (R1), or if kept data or a full upstream need room (R2)."""
         run, sunion = self._run, self._run.sunion
-        restart = sunion.restart
+        restart = sunion.cursors.restart
         assert restart is not None, "C1: n* is where tentative releases began"
         if self.mark.replay is not None and sunion.stable_end < self.mark.replay.end:
             # A redo could only go on with the replay: that makes room, and nothing else.

@@ -122,7 +122,7 @@ class UnitRun:
 
     def due(self, now: int, wait_us: int) -> int | None:
         """End of the last bucket that may not wait any longer; see SUnion.due."""
-        if not self.sunion.may_be_due(now, wait_us):
+        if not self.sunion.waits.may_be_due(now, wait_us):
             return None
         return self.sunion.due(now, wait_us=wait_us, hard_us=self.node.hard_us, fresh=self.inputs.fresh(now))
 

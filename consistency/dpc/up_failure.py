@@ -129,8 +129,8 @@ class UpFailure(Mode):
         return self.taint.snapshot.take(), self.run.sunion.acknowledged()
 
     def validate(self) -> None:
-        restart = self.run.sunion.restart
-        assert self.run.sunion.redo_next is None, "R5: redo is STABILIZATION"
+        restart = self.run.sunion.cursors.restart
+        assert self.run.sunion.cursors.redo is None, "R5: redo is STABILIZATION"
         assert (self.taint is None) == (restart is None), f"U8: tainted in state {self.state.name} is tentative"
         if self.taint is not None and restart is not None:
             assert self.taint.mark.restart <= restart, "C1: the checkpoint holds nothing tentative"

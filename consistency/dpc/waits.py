@@ -57,7 +57,7 @@ class WaitMeter:
     def end_hold(self, now: int) -> None:
         """A stable slice was released: the clocks of later buckets did not run while it was held back (T1)."""
         if self._held_since is not None:
-            self._sunion.shift_clocks(now - self._held_since, now)
+            self._sunion.waits.shift(now - self._held_since, now)
             self._held_since = None
 
     def longest_us(self, now: int) -> int:
@@ -68,7 +68,7 @@ class WaitMeter:
         """How long the next bucket that was never released has waited; 0 while nobody waits for this replica."""
         if not self._serves():
             return 0
-        start = self._sunion.waits_since(max(self._released_until, self._sunion.next))
+        start = self._sunion.waits.waits_since(max(self._released_until, self._sunion.next))
         if start is None:
             return 0
         if self._serves_since is not None:

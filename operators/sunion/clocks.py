@@ -83,3 +83,83 @@ class BucketClocks:
         while at and starts[at - 1] > now - age_us:
             at -= 1
         return saturating_add(self._buckets[at - 1], self._bucket_us) if at else BEFORE_TIME
+
+
+class ArrivalClocks:
+    """The clocks of the buckets that rows and boundaries have reached.
+
+    Rows are *ahead* that are further beyond their input's boundary than usual.  An operator that ends releases its last
+    windows, however far they reach: that says nothing about when the other inputs are to be expected there.
+
+    Args:
+      ahead_us: rows are ahead that are further beyond their input's boundary than this, microseconds of tuple time.
+
+    Attributes:
+      near: how long buckets have waited.
+      ahead: how long those have waited in which only rows are that are ahead.
+    """
+
+    def __init__(self, bucket_us: int, old_us: int, ahead_us: int) -> None:
+        self._bucket_us = bucket_us
+        self._ahead_us = ahead_us
+        self.near, self.ahead = BucketClocks(bucket_us, old_us), BucketClocks(bucket_us, old_us)
+        #: Since when no input is fresh that is not as far as the rows that are ahead; None: one is, or none is ahead.
+        self._alone_since: int | None = None
+
+    def rows_came(self, latest: int, known: int, now: int) -> None:
+        """Rows up to time ``latest`` came, on an input that is known to be as far as ``known``."""
+        near = latest if known == BEFORE_TIME else min(latest, saturating_add(known, self._ahead_us))
+        self.near.arrived(near, now)
+        if near < latest:
+            self.ahead.arrived(latest, now)
+
+    def set_old(self, old_us: int) -> None:
+        """Another X counts."""
+        self.near.old_us = self.ahead.old_us = old_us
+
+    def shift(self, gap_us: int, now: int) -> None:
+        """We were not running for the last ``gap_us`` (T1)."""
+        self.near.shift(gap_us, now)
+        self.ahead.shift(gap_us, now)
+        if self._alone_since is not None:
+            self._alone_since = min(self._alone_since + gap_us, now)
+
+    def forget(self, low: int) -> None:
+        """Buckets before the one that ``low`` lies in wait no longer."""
+        self.near.forget(low)
+        self.ahead.forget(low)
+
+    def may_be_due(self, now: int, wait_us: int) -> bool:
+        """May a bucket be due that has waited for so long?  Else SUnion.due need not be asked."""
+        return bool(self.ahead) or self.near.waited(now) >= wait_us
+
+    def waits_since(self, time: int) -> int | None:
+        """When the clock of the bucket that ``time`` lies in began; None: nothing has reached it."""
+        return self.near.start(floor_to(time, self._bucket_us))
+
+    def end(self, complete: int | None, now: int, *, wait_us: int, hard_us: int) -> int:
+        """End of the last bucket that may not wait any longer (T3).
+
+        Args:
+          complete: what all fresh inputs have delivered; None: none is fresh.
+        """
+        end = self.near.end_by_age(hard_us, now)
+        if complete is not None:
+            end = max(end, min(complete, self.near.end_by_age(wait_us, now)))
+        if self._is_alone(END_OF_TIME if complete is None else complete, now, hard_us):
+            end = max(end, self.ahead.end_by_age(hard_us, now))
+        return end
+
+    def _is_alone(self, complete: int, now: int, hard_us: int) -> bool:
+        """Was no input fresh for long that has yet to come as far as the rows that are ahead?"""
+        if not self.ahead or complete < self.ahead.reached:
+            self._alone_since = None
+            return False
+        if self._alone_since is None:
+            self._alone_since = now
+        return now - self._alone_since >= hard_us
+
+    def validate(self) -> None:
+        """Asserts what holds between two events."""
+        self.near.validate()
+        self.ahead.validate()

@@ -23,13 +23,15 @@ class Arrivals(Protocol):
     """What an input tells its SUnion: that rows came, how many bytes it holds, and what it dropped."""
 
     clocks: BucketClocks
-    stable_bytes: int
     tentative_dropped: int
     tentative_limit: int
 
     @property
     def next(self) -> int:
         """Start of the next bucket of the live instance."""
+
+    def count_stable(self, nbytes: int) -> None:
+        """So much more of stable tuples is held."""
 
     def rows_came(self, latest: int, boundary: int, now: int) -> None:
         """Rows up to time ``latest`` came, on an input whose boundary of either kind is ``boundary``."""
@@ -124,7 +126,7 @@ class SUnionInput:
         self.stable.append(chunk)
         put_together(self.stable)
         owner = self._owner
-        owner.stable_bytes += chunk.nbytes
+        owner.count_stable(chunk.nbytes)
         if self.tentative:
             self._drop_tentative()
         if latest >= owner.clocks.reached:

@@ -116,7 +116,7 @@ class InputSide:
 
     def shift(self, gap_us: int, now: int) -> None:
         """We were frozen for the last ``gap_us``: nothing that lies in our sockets is late (T1)."""
-        self._sunion.shift_clocks(gap_us, now)
+        self._sunion.waits.shift(gap_us, now)
         self._skew.shift(gap_us, now)
         self.started_at = min(self.started_at + gap_us, now)
         for one in self.inputs:

@@ -126,7 +126,7 @@ class _Writer:
                 await self._clock.wait(self._host.log_work, token, least_us / 1e6)
                 continue
             state, rows = self._kept.state, core.stable_rows - (self._rows or 0)
-            ended = core.sunion.released_for_good() == END_OF_TIME
+            ended = core.sunion.cursors.released == END_OF_TIME
             if state is None or state.lacks or ended:
                 return
             if pauses.is_over(self._hosting.now() - begun, rows, hurries=self._upstream_waits(state)):
@@ -173,7 +173,7 @@ class _Writer:
         if state is None or not replica.reading.installed or not replica.reading.upstream_full():
             return False
         sunion = replica.sunion
-        return sunion.needed_from(sunion.released_for_good()) != state.acknowledged()
+        return sunion.needed_from(sunion.cursors.released) != state.acknowledged()
 
     def _rewrites(self, state: StateLog) -> tuple[int, int]:
         """Footprints from before when are written anew, and how many of those from then (G7)."""

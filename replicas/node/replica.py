@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 from consistency.dpc.agreement import Agreement, Divergence, suspects
 from consistency.dpc.events import (
@@ -56,6 +56,8 @@ from spe.stream.names import Kind, NodeState
 from spe.stream.schema import Schema
 from spe.wire.messages import OutputStatus
 from spe.wire.state_size import state_bytes
+
+_ADVANCE: Final = Advance()
 
 
 class Replica:
@@ -135,7 +137,7 @@ class Replica:
     def _set_node(self, node: Node, now: int) -> None:
         """Another X, α or policy counts, in one step for all parts; how it reconciles stays as it began (X1)."""
         self.node = node = replace(node, reconcile=self.node.reconcile, checkpoints=self.node.checkpoints)
-        self.sunion.set_old(_old_us(node))
+        self.sunion.waits.set_old(_old_us(node))
         self.reading.set_node(node)
         self.recovery.set_node(node)
         self.handle(Configure(node), now)
@@ -235,8 +237,13 @@ class Replica:
 
     def advance(self, now: int) -> tuple[bool, Ask | None]:
         """Advances by one step; returns (more is waiting: call again soon, a partner to ask)."""
-        left = self.handle(Advance(), now)
-        return Proceed() in left, next((action for action in left if isinstance(action, Ask)), None)
+        more, ask = False, None
+        for action in self.handle(_ADVANCE, now):
+            if isinstance(action, Ask):
+                ask = action
+            else:
+                more = more or isinstance(action, Proceed)
+        return more, ask
 
     def partner_asks(self, asker: str, now: int) -> bool:
         """Is a partner granted leave to reconcile (K2)?"""
@@ -256,7 +263,7 @@ class Replica:
         """
         if self.state is not NodeState.STABLE or self.core.checkpoint_due(now):
             return 0
-        if self.sunion.ahead and not all(self.reading.fresh(now)):
+        if self.sunion.waits.ahead and not all(self.reading.fresh(now)):
             return 0
         return max(0, self.node.alpha_x_us - self.sunion.clocks.waited(now))
 

@@ -34,7 +34,7 @@ class ReplicaValidation:
         self._steps += 1
         if self._steps % ROWS_EVERY == 0:
             replica.validate_rows()
-            if not replica.sunion.spilled:  # of rows on disk no more is known than a bound
+            if not replica.sunion.store.spilled:  # of rows on disk no more is known than a bound
                 self._acknowledged = _further(self._acknowledged, [upto for _, upto in replica.recovery.acks()])
 
 

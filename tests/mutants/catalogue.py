@@ -22,6 +22,7 @@ from operators.join.runs import SortedRun
 from operators.rejections import RejectedRow
 from operators.skipping import Skipping
 from operators.soutput import SOutput
+from operators.sunion.chunk_store import ChunkStore
 from operators.sunion.clocks import BucketClocks
 from operators.sunion.input import SUnionInput
 from operators.sunion.sunion import SUnion
@@ -167,14 +168,14 @@ def frontier_of_the_fastest(original: Any, self: Any) -> Any:
     return frontier if frontier in (BEFORE_TIME, END_OF_TIME) else floor_to(frontier, self._bucket_us)
 
 
-@mutant(SUnion, "_take", "ties in time go by arrival, not by input (U2)")
+@mutant(ChunkStore, "take", "ties in time go by arrival, not by input (U2)")
 def tie_by_arrival(original: Any, self: Any, end: int) -> Any:
-    inputs = self.inputs
-    self.inputs = sorted(inputs, key=lambda one: one.position)
+    inputs = self._inputs
+    self._inputs = sorted(inputs, key=lambda one: one.position)
     try:
         return original(self, end)
     finally:
-        self.inputs = inputs
+        self._inputs = inputs
 
 
 @mutant(BucketClocks, "arrived", "each arrival starts all clocks anew (B3)")
@@ -227,10 +228,10 @@ def checkpoint_too_late(original: Any, self: Any, now: int, policy: Any, *, corr
 @mutant(SUnion, "begin_redo", "redo leaves out the first bucket (R6)")
 def redo_skips_a_bucket(original: Any, self: Any, *, live_runs: bool) -> None:
     original(self, live_runs=live_runs)
-    end = saturating_add(self.redo_next, self._bucket_us)
+    end = saturating_add(self.cursors.redo, self._bucket_us)
     for one in self.inputs:
         one.stable[:] = [c for c in (chunk.from_time(end) for chunk in one.stable) if c is not None]
-    self.stable_bytes = sum(c.nbytes for i in self.inputs for c in i.stable)
+    self.store.stable_bytes = sum(c.nbytes for i in self.inputs for c in i.stable)
 
 
 @mutant(
@@ -238,7 +239,7 @@ def redo_skips_a_bucket(original: Any, self: Any, *, live_runs: bool) -> None:
 )
 def redo_leaves_out_what_the_checkpoint_lacks(original: Any, self: Any, *, live_runs: bool) -> None:
     original(self, live_runs=live_runs)
-    self.redo_next = self.restart
+    self.cursors = replace(self.cursors, redo=self.cursors.restart)
 
 
 @mutant(Join, "rewind", "a join that only saw time pass keeps its state, though it has forgotten rows since (R9)")
@@ -286,16 +287,16 @@ def ids_start_again(original: Any, self: Any, state: Any, released: Any = None) 
 def redo_runs_ahead(original: Any, self: Any, max_rows: int) -> Any:
     piece = original(self, max_rows)
     end = floor_to(min(max(i.frontier, i.tentative_frontier) for i in self.inputs), self._bucket_us)
-    if piece is None and self.redo_next < end:
-        piece = replace(self._gather(self.redo_next, end, Kind.TENTATIVE), kind=Kind.STABLE)
-        self.redo_next = end
+    if piece is None and self.cursors.redo < end:
+        piece = replace(self.store.gather(self.cursors.redo, end, Kind.TENTATIVE), kind=Kind.STABLE)
+        self.cursors = replace(self.cursors, redo=end)
     return piece
 
 
 @mutant(Taint, "is_correctable", "redo begins although nothing has healed (R1)")
 def redo_too_early(original: Any, self: Any, now: int) -> bool:
     sunion = self._run.sunion
-    return bool(sunion.stable_end >= sunion.restart)
+    return bool(sunion.stable_end >= sunion.cursors.restart)
 
 
 @mutant(Stabilization, "_stays", "a redo ends as soon as it has caught up, however often that is (R2)")

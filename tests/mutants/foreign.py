@@ -81,7 +81,7 @@ edited(
     "mark-outlives-an-install",
     "a replica that installs a state keeps the checkpoint that it took of the one before (A3)",
     Edit(DpcManager, "_install_snapshot", "run.mark = run.work.open = None", "run.work.open = None"),
-    Edit(SUnion, "install", "self.kept_from = None", "pass"),
+    Edit(SUnion, "install", "Cursors(live=restart)", "replace(self.cursors, live=restart)"),
 )
 edited(
     "what-is-made-again-is-not-compared",

@@ -18,7 +18,7 @@ from consistency.checking.protocol.producer_choice import _Follow
 from consistency.dpc.stabilization import Stabilization
 from consistency.dpc.taint import Taint
 from consistency.dpc.unit_run import UnitRun
-from operators.sunion.sunion import SUnion
+from operators.sunion.clocks import ArrivalClocks
 from replicas.client.client import Client
 from replicas.consumer.selection import Choosing
 from replicas.consumer.upstream import Upstream
@@ -305,7 +305,7 @@ edited(
 edited(
     "acknowledgements-of-rows-on-disk-are-exact",
     "validation demands that acknowledgements never go back, also where only a bound of them is known",
-    Edit(ReplicaValidation, "step", "if not replica.sunion.spilled:", "if True:"),
+    Edit(ReplicaValidation, "step", "if not replica.sunion.store.spilled:", "if True:"),
 )
 edited(
     "dead-client-is-still-told",
@@ -367,7 +367,7 @@ edited(
 edited(
     "what-is-ahead-starts-the-clocks-of-others",
     "the last windows of an input that has ended say when the other inputs are late (B3)",
-    Edit(SUnion, "rows_came", "self.clocks.arrived(near, now)", "self.clocks.arrived(latest, now)"),
+    Edit(ArrivalClocks, "rows_came", "self.near.arrived(near, now)", "self.near.arrived(latest, now)"),
 )
 
 

@@ -31,7 +31,7 @@ class Watched(World):
         self.sunion.release_tentative = self._released  # type: ignore[method-assign]
 
     def _released(self, end: int, max_rows: int) -> Slice:
-        low, redo_next = self.sunion.next, self.sunion.redo_next
+        low, redo_next = self.sunion.next, self.sunion.cursors.redo
         piece = self._release(end, max_rows)
         rows = [r for r in piece.merged() if r is not None]
         shown = sorted((t, x) for r in rows for t, (x,) in zip(r.time.tolist(), r.to_tuples(), strict=True))
@@ -60,7 +60,7 @@ class Spilled(Watched):
         self.spilling = Spilling()
         for one in self.sunion.inputs:
             one.spill = self.spilling.shelf(SCHEMA)
-        self.sunion._redo_bytes = 400
+        self.sunion.store.redo_bytes = 400
         self._loaded: list[SpillNotLoaded] = []
 
     def advance(self, now: int) -> tuple[bool, Ask | None]:

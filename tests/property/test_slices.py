@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 from random import Random
 
@@ -64,7 +65,7 @@ def released(sunion: SUnion, way: str, max_rows: int) -> Iterator[Slice]:
     if way in ("redo", "tentative"):
         sunion.taint()
     if way == "redo":
-        sunion.next = 2 * D
+        sunion.cursors = replace(sunion.cursors, live=2 * D)
         sunion.begin_redo()
     while True:
         if way == "tentative":

@@ -275,7 +275,7 @@ class TestGoingTentative:
     def test_process_releases_everything_that_is_complete(self) -> None:
         """At 130, αX after its clock started, with all later buckets that in0 has finished."""
         world = tentative(World())
-        assert world.sunion.restart == 10
+        assert world.sunion.cursors.restart == 10
 
     def test_delay_holds_each_bucket_for_alpha_x(self) -> None:
         """The clock of [20, 30) started ten later."""
@@ -448,7 +448,7 @@ class TestOtherSettings:
         assert world.run(130) == ""
         world.change(135, during_failure=Policy.PROCESS)
         assert world.run(135) == "T/15x T/24y b30"
-        assert world.sunion.restart == 10
+        assert world.sunion.cursors.restart == 10
         assert world.states[-1] == "UP_FAILURE"
         world.live[1] = True
         world.B(0, 150, 50)
@@ -517,7 +517,7 @@ class TestCorrecting:
         out = world.run(185)
         assert out == "S1/12u S2/15x S3/18v S4/24y B50(4) clear T/55z b60"
         assert world.states[-2:] == ["STABILIZATION", "UP_FAILURE"]
-        assert world.sunion.restart == 50
+        assert world.sunion.cursors.restart == 50
 
     def test_overlapping_failures_are_corrected_once_at_the_end(self) -> None:
         """A is lost after 10, B after 30.  When A is back nothing is asked for; when B is back, redo starts at 10."""
@@ -679,7 +679,7 @@ class TestCorrecting:
         world.S(0, 152, (62, "a"), (64, "b"), (66, "c"))
         for at in (0, 1):
             world.B(at, 152, 80)
-        while (world.sunion.redo_next or 0) < 66:
+        while (world.sunion.cursors.redo or 0) < 66:
             assert world.advance(152)[0]
         world.out.clear()
         world.partner["n2"] = None
@@ -697,7 +697,7 @@ class TestCorrecting:
         world.S(0, 160, (52, "z"))
         world.B(0, 160, 60)
         assert world.run(190) == "T/52z b60"
-        assert world.sunion.restart == 50
+        assert world.sunion.cursors.restart == 50
 
     def test_full_output_pauses_live_so_corrections_are_sent(self) -> None:
         """While live runs, corrections are held back (V4), so consumers could never acknowledge and make room."""
@@ -806,14 +806,14 @@ class TestPeriodicCheckpoints:
         world.S(0, 120, (25, "x"))
         world.B(0, 120, 30)
         assert world.run(150) == "T/25x b30"
-        assert (world.sunion.restart, world.sunion.restart_point()) == (20, 10)
+        assert (world.sunion.cursors.restart, world.sunion.cursors.restart_point) == (20, 10)
         world.live[1] = True
         world.S(1, 160, (22, "y"))
         world.B(0, 160, 40)
         world.B(1, 160, 40)
         world.run(160)
         world.grant(161)
-        assert world.sunion.restart_point() == 10  # a snapshot for a partner begins there, too
+        assert world.sunion.cursors.restart_point == 10  # a snapshot for a partner begins there, too
         assert world.run(161) == "S4/22y S5/25x B40(5) clear"
         assert world.replica.counts.redone_rows == 5
         assert world.states[-1] == "STABLE"
@@ -847,7 +847,7 @@ class TestPeriodicCheckpoints:
         assert world.run(152) == "clear b30"
         assert world.states[-3:] == ["UP_FAILURE", "STABILIZATION", "UP_FAILURE"]
         assert world.sunion.acknowledged() == [2, 1]
-        assert world.sunion.restart_point() == 20
+        assert world.sunion.cursors.restart_point == 20
         world.run(160)
         assert len(world.asks) == 1  # a second redo would gain nothing
 

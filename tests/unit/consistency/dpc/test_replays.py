@@ -130,7 +130,7 @@ def test_redo_ending_before_replay_is_not_stable() -> None:
     world.B(1, 250, 30)
     world.run(250)
     assert world.states == ["UP_FAILURE", "STABILIZATION+fresh", "UP_FAILURE"]
-    assert world.sunion.restart_point() == 30
+    assert world.sunion.cursors.restart_point == 30
     world.B(1, 260, 50)
     assert world.run(260) == "B50(0) clear"
     assert world.states[-1] == "STABLE"

@@ -6,6 +6,7 @@ from itertools import permutations
 
 import pytest
 
+from operators.sunion.cursors import Cursors
 from operators.sunion.slice import Slice
 from operators.sunion.sunion import SUnion
 from spe.stream.batch import Batch, Boundary, Rows
@@ -229,7 +230,7 @@ class TestWaiting:
         assert due(sunion, 34, True, False) is None
         assert due(sunion, 36, True, False) == 20
         sunion.taint()
-        assert sunion.restart == BEFORE_TIME
+        assert sunion.cursors.restart == BEFORE_TIME
         assert show(sunion.release_tentative(20, 100)) == "12a | 20"
 
     def test_the_end_of_an_input_starts_no_clocks_of_later_buckets(self) -> None:
@@ -327,8 +328,8 @@ class TestCorrecting:
         """Rows of one time come from MAIN and from CORRECTIONS (B4)."""
         sunion = make(1)
         one = sunion.inputs[0]
-        one.position, one.frontier, sunion.next = 6, 20, 40
-        sunion.restart = 20
+        one.position, one.frontier = 6, 20
+        sunion.cursors = Cursors(live=40, restart=20)
         T(sunion, 0, 0, (41, "a"), (44, "b"), (47, "c"))
         b(sunion, 0, 0, 50)
         S(sunion, 0, 0, 7, (22, "o"))
@@ -492,7 +493,7 @@ class TestAhead:
     def test_end_is_not_delayed_by_our_own_standstill(self) -> None:
         sunion = self.ended()
         assert due(sunion, 101, True, False) is None
-        sunion.shift_clocks(50, 151)
+        sunion.waits.shift(50, 151)
         assert due(sunion, 151 + HARD - 1, True, False) == 30
         assert due(sunion, 151 + HARD, True, False) == 100
 

@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from operators.sunion.cursors import Cursors
 from replicas.consumer.feed import Feed
 from replicas.node.replica import Replica
 from replicas.node.validation import ROWS_EVERY, ReplicaValidation
@@ -17,6 +18,7 @@ from spe.query.operators.union import UnionSpec
 from spe.stream.batch import Batch, Boundary, Rows
 from spe.stream.ids import PartitionId
 from spe.stream.names import Kind, NodeId, NodeState, StreamId, UnitId
+from spe.stream.times import END_OF_TIME
 from spe.wire.messages import Mode
 from tests.support.effects import NoEffects
 from tests.support.plans import SEQUENCE, chain, pass_on, source
@@ -94,13 +96,11 @@ def setting(path: str, value: object) -> Callable[[Replica], None]:
 @pytest.mark.parametrize(
     ("broken", "named"),
     [
-        (setting("sunion.restart", 0), "U8: tainted in state"),
+        (setting("sunion.cursors", Cursors(live=END_OF_TIME, restart=0)), "U8: tainted in state"),
         (setting("partners._asked", dict.fromkeys(range(17), "n1b")), "K1: few requests are open"),
         (setting("partners._since", 1), "R3: a request is open in UP_FAILURE"),
         (setting("sunion.inputs.0.tentative_frontier", 0), "B5: a stable boundary"),
-        (setting("sunion.kept_from", 1 << 50), "R8: redo starts"),
-        (setting("sunion._beside_redo", True), "R5: live runs beside a redo"),
-        (setting("sunion.stable_bytes", 1), "B6: stable tuples are counted"),
+        (setting("sunion.store.stable_bytes", 1), "B6: stable tuples are counted"),
         (setting("sunion.clocks._starts", [1, 2, 3]), "B3: each clock has a start"),
         (setting("sunion.inputs.0.stable.0.first_id", 99), "U10: ids ascend, up to the position"),
         (setting("sunion.inputs.1.frontier", 1), "invariant 5: nothing goes back"),

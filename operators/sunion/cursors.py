@@ -1,0 +1,64 @@
+"""How far the two instances of a unit are, and where a redo would begin (C1, R5-R8)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spe.stream.times import BEFORE_TIME
+
+
+@dataclass(frozen=True, slots=True)
+class Cursors:
+    """Places in tuple time; each step makes new ones, and only those can be made that go together.
+
+    Attributes:
+      live: start of the next bucket of the live instance.
+      redo: of the redo instance; None: there is none.
+      restart: n*, the start of the first bucket released tentatively; None while untainted.
+      kept_from: the last periodic checkpoint, from where on stable tuples are kept though released (R8); None: there is
+        none, and a redo would start where tentative data began.
+      beside_redo: live releases beside redo: it needs the rows that it has not released, also those that redo has.
+    """
+
+    live: int = BEFORE_TIME
+    redo: int | None = None
+    restart: int | None = None
+    kept_from: int | None = None
+    beside_redo: bool = False
+
+    def __post_init__(self) -> None:
+        if self.restart is None:
+            assert self.redo is None, "R5: there is nothing to redo where nothing was tentative"
+        else:
+            assert self.restart <= self.live, "C1: n* is where tentative releases began"
+        assert self.kept_from is None or self.kept_from <= self.released, "R8: redo starts at or before n*"
+        assert not self.beside_redo or self.redo is not None, "R5: live runs beside a redo"
+
+    def with_live(self, live: int) -> Cursors:
+        """Live has released up to there; much faster than ``replace``."""
+        return Cursors(live, self.redo, self.restart, self.kept_from, self.beside_redo)
+
+    def with_redo(self, redo: int) -> Cursors:
+        """The same of redo."""
+        return Cursors(self.live, redo, self.restart, self.kept_from, self.beside_redo)
+
+    @property
+    def tainted(self) -> bool:
+        return self.restart is not None
+
+    @property
+    def released(self) -> int:
+        """End of the last stable slice."""
+        if self.redo is not None:
+            return self.redo
+        return self.live if self.restart is None else self.restart
+
+    @property
+    def restart_point(self) -> int:
+        """From where a restored copy would need the stable tuples (A1)."""
+        return self.released if self.kept_from is None else self.kept_from
+
+    @property
+    def needed_from(self) -> int:
+        """From where the live instance or a redo needs the stable tuples."""
+        return min(self.live, self.restart_point) if self.beside_redo else self.restart_point
