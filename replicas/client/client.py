@@ -235,7 +235,7 @@ class Client:
                 " 'beginning'"
             )
         for input in self.inputs:
-            if input.main is None and input.truncated():
+            if input.main is None and input.selector.truncated():
                 first = min(p.first for p in input.producers.values() if p.alive)
                 if input.start:
                     raise SpeError(
@@ -259,7 +259,7 @@ class Client:
     # --- an owner of inputs (replicas.consumer.upstream) ---
 
     def choose(self, now: int, peer: str | None) -> list[tuple[int, Action]]:
-        if any(input.main is None and input.truncated() for input in self.inputs):
+        if any(input.main is None and input.selector.truncated() for input in self.inputs):
             self._arrived.wake()  # wakes a task that waits for changes
         return choose_among(self.inputs, now, peer)
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from spe.stream.batch import Batch, Boundary, RecDone
-from spe.stream.names import NodeState
+from spe.errors import RemoteProtocolError
+from spe.stream.batch import Batch, Boundary, Element, RecDone, Undo
+from spe.stream.names import Kind, NodeState
 from spe.stream.times import BEFORE_TIME
-from spe.wire.messages import Mode
+from spe.wire.messages import Mode, OutputStatus, Subscribed
 
 MAIN: Final[Mode] = "main"
 CORRECTIONS: Final[Mode] = "corrections"
@@ -69,6 +70,9 @@ class SwitchMode:
 
 Action = Open | Close | SwitchMode
 
+#: What a producer says of one of its outputs: in a heartbeat answer, or in the first frame of a subscription.
+ProducerStatus = OutputStatus | Subscribed
+
 
 @dataclass(slots=True)
 class Producer:
@@ -108,6 +112,28 @@ class Producer:
     def full(self) -> bool:
         """Its output buffer is full: it is silent, but neither dead nor cut off (A2)."""
         return self.fill >= 1.0
+
+    def take(self, incarnation: int, status: ProducerStatus, now: int) -> None:
+        """What it says of itself; what is older than what we know changes nothing (F4)."""
+        known = (self.incarnation, self.sequence) if self.alive else (-1, -1)
+        self.alive = True
+        if isinstance(status, OutputStatus):
+            self.fill = status.fill
+        if (incarnation, status.sequence) < known:
+            return
+        last_id, first = status.last_id, status.first
+        frontier, tentative_frontier = status.frontier, status.tentative_frontier
+        if (incarnation, status.sequence) == known:  # within one state these only grow
+            last_id, first = max(last_id, self.last_id), max(first, self.first)
+            frontier = max(frontier, self.frontier)
+            tentative_frontier = max(tentative_frontier, self.tentative_frontier)
+        self.incarnation, self.sequence = incarnation, status.sequence
+        self.state, self.fresh = NodeState(status.state), status.fresh
+        if isinstance(status, OutputStatus):
+            self.stands_in = status.stands_in
+        self.last_id, self.first = last_id, first
+        self.frontier, self.tentative_frontier = frontier, tentative_frontier
+        self.reached(frontier, tentative_frontier, now)
 
     def reached(self, stable: int, tentative: int, now: int) -> None:
         """Takes its frontiers, from a heartbeat or an element.  An older message changes nothing."""
@@ -164,3 +190,34 @@ class Feed:
         """We were not running for the last ``gap_us``: that does not count as silence of the producer (T1)."""
         self.last_arrival = min(self.last_arrival + gap_us, now)
         self.ahead_since = self.behind_since = None
+
+    def take(self, element: Element) -> None:
+        """Goes on by an element (V2).  Raises RemoteProtocolError where it cannot follow what came before it (U10)."""
+        match element:
+            case Batch(kind=Kind.TENTATIVE) | Boundary(kind=Kind.TENTATIVE):
+                self.tentative = True
+            case Batch():
+                self._take_stable(element)
+            case Boundary(_, time, upto_id):
+                if self.tentative:
+                    raise RemoteProtocolError("stable boundary after tentative tuples without an undo")
+                if upto_id < self.position or time < self.frontier:
+                    raise RemoteProtocolError(f"boundary {element!r} goes back")
+                self.position, self.frontier = upto_id, time
+                self.behind_since = None
+            case Undo(upto_id):
+                if upto_id != self.position:
+                    raise RemoteProtocolError(f"undo to {upto_id}, but the feed is at {self.position}")
+                self.tentative, self.owes = False, True
+            case RecDone():
+                self.owes = False
+
+    def _take_stable(self, batch: Batch) -> None:
+        if self.tentative:
+            raise RemoteProtocolError("stable tuples after tentative ones without an undo")
+        if batch.from_id != self.position:
+            raise RemoteProtocolError(f"batch from {batch.from_id}, but the feed is at {self.position}")
+        if len(batch) and batch.rows.span()[1] < self.frontier:
+            raise RemoteProtocolError(f"a tuple below the boundary {self.frontier} that came before it")
+        self.position = batch.upto_id
+        self.behind_since = None

@@ -1,28 +1,55 @@
-"""The consumer's side of one input: takes what its producers send, each stable tuple once.
+"""The consumer's side of one input: its subscriptions, and what its producers send, each stable tuple once.
 
-Pure: elements come in and go to a :class:`Port`, an input of an SUnion or a client's view.  Whom to read is decided
-in :mod:`replicas.consumer.selection`.  Rules F1, F5, U10 and B7 of docs/internals/rules.md.
+Pure: elements and news of connections come in; elements go to a :class:`Port`, an input of an SUnion or a client's
+view, and :class:`Open` / :class:`Close` / :class:`SwitchMode` come out.  Which producer is the best is decided in
+:mod:`replicas.consumer.selection`.  Rules F1, F5, U10 and B7 of docs/internals/rules.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import Final
 
-from replicas.consumer.feed import Action, Close, Feed, Port, Producer
-from replicas.consumer.selection import Choosing
-from spe.errors import RemoteProtocolError
+from replicas.consumer.feed import (
+    CORRECTIONS,
+    FOREIGN_RETRY_US,
+    MAIN,
+    RETRY_US,
+    Action,
+    Close,
+    Feed,
+    Open,
+    Port,
+    Producer,
+    SwitchMode,
+)
+from replicas.consumer.selection import ProducerSelector
+from spe.errors import OtherOrigin, RemoteProtocolError
 from spe.status import InputStatus
 from spe.stream.batch import Batch, Boundary, Element, RecDone, Undo
 from spe.stream.ids import Channel
 from spe.stream.names import Kind, NodeState
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
+from spe.wire.messages import Mode, Start
+
+#: The wait before another try doubles up to this.
+RETRY_LONGEST_US: Final = 1_000_000
 
 
-class Input(Choosing):
-    """Follows the producers of one channel; who they are, :class:`Choosing` says, which takes the other arguments.
+class Input:
+    """Follows the producers of one channel, and keeps the subscriptions to them.
 
     Args:
+      channel: what is read.
+      producers: names of all replicas of the upstream partition.
+      port: where elements go.
       x_us: X of the node (T2); for a client the longest silence that still counts as connected.
+      the rest: as :class:`ProducerSelector` has them.
+
+    Attributes:
+      main, corr: the feeds: new results, and corrections.
+      start: a client that holds nothing begins where its producer says; "" once that is known (F8).
+      origin: of what we have read (S6); "" where that is nothing yet.
     """
 
     def __init__(
@@ -37,21 +64,225 @@ class Input(Choosing):
         x_us: int,
         corrections: bool = True,
     ) -> None:
-        super().__init__(
-            channel,
-            producers,
-            port,
-            consumer=consumer,
-            stall_us=stall_us,
-            useless_us=useless_us,
-            corrections=corrections,
-        )
+        self.channel = channel
+        self.port = port
+        self.main: Feed | None = None
+        self.corr: Feed | None = None
+        self.start: Start = ""
+        self.origin = ""
+        self.switches = 0
         self._x_us = x_us
+        self._generation = 0
+        self.selector = ProducerSelector(
+            self, consumer=consumer, stall_us=stall_us, useless_us=useless_us, corrections=corrections
+        )
+        self.selector.set_producers(producers)
+
+    @property
+    def producers(self) -> dict[str, Producer]:
+        return self.selector.producers
 
     def set_waits(self, *, useless_us: int, x_us: int) -> None:
         """Other waits count from now on."""
-        self.set_useless(useless_us)
+        self.selector.set_useless(useless_us)
         self._x_us = x_us
+
+    def set_producers(self, names: Collection[str]) -> list[Action]:
+        """Other processes serve the channel from now on: a producer that left is not read any more."""
+        actions: list[Action] = []
+        for feed in self._feeds():
+            if feed is not None and feed.producer not in names:
+                self._forget(feed)
+                actions.append(Close(feed.generation, f"{feed.producer} has left"))
+        self.selector.set_producers(names)
+        return actions
+
+    def validate(self) -> None:
+        """Asserts what holds between two events."""
+        main, corr = self.main, self.corr
+        assert corr is None or self.selector.corrections, "F7: a client takes MAIN only"
+        assert main is None or main.mode == MAIN, "invariant 6: one MAIN"
+        assert corr is None or corr.mode == CORRECTIONS, "invariant 6: one CORRECTIONS"
+        for feed in self._feeds():
+            if feed is not None:
+                assert feed.generation <= self._generation, "F1: generations are given in turn"
+                assert feed.position <= self.port.position, "U10: what came counts once, by id"
+                assert feed.frontier <= self.port.frontier, "B2: each stable boundary counts"
+                assert feed.producer in self.producers, "D2: who has left is not read"
+
+    def feed(self, generation: int) -> Feed | None:
+        assert generation > 0, "F1: what was opened has a generation"
+        for feed in (self.main, self.corr):
+            if feed is not None and feed.generation == generation:
+                return feed
+        return None
+
+    def _feeds(self) -> tuple[Feed | None, Feed | None]:
+        return (self.main, self.corr)
+
+    # --- news ---
+
+    def shift(self, gap_us: int, now: int) -> None:
+        """We were not running for the last ``gap_us`` (T1)."""
+        for feed in self._feeds():
+            if feed is not None:
+                feed.shift(gap_us, now)
+        self.selector.shift(gap_us, now)
+
+    def opened(self, generation: int, now: int) -> None:
+        feed = self.feed(generation)
+        if feed is not None:
+            feed.opened = True
+            feed.owes = self.selector.state(feed) is NodeState.STABILIZATION
+            feed.last_arrival = now
+            self.producers[feed.producer].retry_us = RETRY_US
+
+    def closed(self, generation: int, now: int) -> None:
+        """The connection broke, or was refused."""
+        feed = self.feed(generation)
+        if feed is None:
+            return
+        self._forget(feed)
+        producer = self.producers[feed.producer]
+        producer.retry_at = now + producer.retry_us
+        producer.retry_us = min(2 * producer.retry_us, RETRY_LONGEST_US)
+
+    def greeted(self, producer: str, origin: str) -> None:
+        """A producer says where its rows come from, "" where that is not known yet.
+
+        Raises:
+          OtherOrigin: from elsewhere than ours (S6).
+        """
+        if self.origin and origin and origin != self.origin:
+            raise OtherOrigin(f"the rows of {producer} come from log {origin}; we have read log {self.origin}")
+        self.origin = self.origin or origin
+
+    def foreign(self, generation: int, incarnation: int, why: str, now: int) -> None:
+        """The producer of a feed does not continue what we have read: it is asked again if there is nobody else."""
+        feed = self.feed(generation)
+        if feed is None:
+            return
+        producer = self.producers[feed.producer]
+        producer.foreign, producer.foreign_why = incarnation, why
+        producer.foreign_count += 1
+        self.closed(generation, now)
+        producer.retry_at = now + FOREIGN_RETRY_US
+
+    def quarantine(self, generation: int, incarnation: int, now: int) -> bool:
+        """The producer broke the rules: its incarnation is not trusted again (B7).  False: we had closed the feed."""
+        feed = self.feed(generation)
+        if feed is None:
+            return False
+        producer = self.producers[feed.producer]
+        producer.quarantined = incarnation
+        self.closed(generation, now)
+        return True
+
+    def paused(self, generation: int, paused: bool) -> None:
+        """We stop reading a feed, or go on."""
+        feed = self.feed(generation)
+        if feed is not None:
+            feed.paused = paused
+            feed.ahead_since = feed.behind_since = None
+
+    def part_came(self, generation: int) -> None:
+        """Something came of a feed, which is no whole frame yet: a large one takes its time over a slow link.
+
+        Where another producer has more it is left all the same, until each was tried in vain.
+        """
+        feed = self.feed(generation)
+        if feed is not None:
+            feed.ahead_since = None
+            if self.selector.all_in_vain:
+                feed.behind_since = None
+
+    def state_changed(self, generation: int, state: NodeState, fresh: bool, *, incarnation: int, sequence: int) -> None:
+        """The producer of a feed, in the incarnation that we subscribed to, changed its state."""
+        feed = self.feed(generation)
+        if feed is not None:
+            feed.owes |= state is NodeState.STABILIZATION
+            self.selector.state_changed(feed.producer, state, fresh, incarnation=incarnation, sequence=sequence)
+
+    def begin(self, generation: int, position: int) -> None:
+        """The producer of a feed has chosen where we begin (F8)."""
+        feed = self.feed(generation)
+        if feed is not None and self.start:
+            self.start = ""
+            feed.position = self.port.position = position
+
+    # --- choosing (F4) ---
+
+    def choose(self, now: int) -> list[Action]:
+        """Decides anew whom to read; called after each piece of news: an answer to a heartbeat is one."""
+        assert now >= self.selector.news_at, "F4: time does not go back"
+        actions: list[Action] = []
+        for feed in self._feeds():
+            if feed is not None and (reason := self.selector.hopeless(feed, now)):
+                self._forget(feed)
+                actions.append(Close(feed.generation, reason))
+        main, corr = self.main, self.corr
+        if corr is not None and self.selector.state(corr) is NodeState.STABLE:
+            if main is None:
+                return actions + self._promote("the other feed is gone")
+            if corr.opened:
+                if corr.owes:
+                    return actions  # its rec_done is on the way
+                # It was STABLE when we subscribed, so no rec_done will come.
+                return actions + self._promote("it is stable")
+        best = self.selector.best(now)
+        if best is not None and (main is None or main.producer != best.name):
+            if corr is not None and corr.producer == best.name:
+                return actions + self._promote("better than what we had")
+            actions += self._turn_to(best, now)
+        return actions + self._choose_corrections(now)
+
+    def _turn_to(self, best: Producer, now: int) -> list[Action]:
+        actions: list[Action] = []
+        if self.main is not None:
+            actions.append(Close(self.main.generation, f"{best.name} is better"))
+            self.port.main_changed()
+        self.switches += 1
+        self.selector.turned()
+        self.main, opening = self._open(best.name, MAIN, now)
+        self.main.relieves = best.state is NodeState.STABILIZATION and best.full
+        return [*actions, opening]
+
+    def _choose_corrections(self, now: int) -> list[Action]:
+        wanted, corr = self.selector.corrector(now), self.corr
+        actions: list[Action] = []
+        if corr is not None and corr.producer != wanted:
+            self.corr = None
+            actions.append(Close(corr.generation, "no more corrections to be had"))
+        # This holds also for the producer that we read: it may accept no second connection, though the first one works.
+        if wanted is not None and self.corr is None and self.producers[wanted].retry_at <= now:
+            self.corr, opening = self._open(wanted, CORRECTIONS, now)
+            actions.append(opening)
+        return actions
+
+    def _promote(self, reason: str) -> list[Action]:
+        """CORRECTIONS becomes MAIN on its connection; the old MAIN closes."""
+        corr, main = self.corr, self.main
+        assert corr is not None
+        self.port.main_changed()
+        corr.mode = MAIN
+        self.main, self.corr = corr, None
+        self.switches += 1
+        closing: list[Action] = [Close(main.generation, reason)] if main is not None else []
+        return [*closing, SwitchMode(corr.generation, MAIN)]
+
+    def _forget(self, feed: Feed) -> None:
+        if feed is self.main:
+            self.port.main_changed()
+            self.main = None
+        elif feed is self.corr:
+            self.corr = None
+
+    def _open(self, producer: str, mode: Mode, now: int) -> tuple[Feed, Open]:
+        """A new feed, and the connection work for it."""
+        port = self.port
+        self._generation += 1
+        feed = Feed(self._generation, producer, mode, port.position, last_arrival=now)
+        return feed, Open(feed.generation, producer, mode, port.position, port.frontier, port.held, port.t_star())
 
     # --- what the rest of the replica asks ---
 
@@ -73,7 +304,8 @@ class Input(Choosing):
         if self.port.frontier >= END_OF_TIME:
             return True
         return any(
-            f is not None and f.opened and (f.paused or now - f.last_arrival <= self._stall_us) for f in self._feeds()
+            f is not None and f.opened and (f.paused or now - f.last_arrival <= self.selector.stall_us)
+            for f in self._feeds()
         )
 
     def live(self, now: int) -> bool:
@@ -91,26 +323,6 @@ class Input(Choosing):
         main = self.main
         return main is not None and main.opened and self.port.frontier >= self.producers[main.producer].frontier
 
-    def serving(self) -> list[Producer]:
-        """Those that we reach and that are not recovering themselves."""
-        return [p for p in self.producers.values() if p.alive and p.state is not NodeState.RECOVERING]
-
-    def forgotten(self, position: int) -> bool:
-        """Every producer that we reach has truncated what follows ``position`` (A3)."""
-        reachable = self.serving()
-        return bool(reachable) and all(p.first > position + 1 for p in reachable)
-
-    def truncated(self) -> bool:
-        """The same for what we need next."""
-        if self.start:
-            return all(p.lost_start == p.incarnation for p in self.serving()) and bool(self.serving())
-        return self.forgotten(self.port.position)
-
-    def other_logs(self) -> dict[str, str]:
-        """Producers that do not continue what we have read, and why."""
-        found = (p for p in self.producers.values() if p.foreign == p.incarnation)
-        return {p.name: f"{p.foreign_why} ({p.foreign_count} times)" for p in found}
-
     def status(self) -> InputStatus:
         return InputStatus(
             channel=str(self.channel),
@@ -119,21 +331,8 @@ class Input(Choosing):
             position=self.port.position,
             frontier=self.port.frontier,
             switches=self.switches,
-            other_logs=self.other_logs(),
+            other_logs=self.selector.other_logs(),
         )
-
-    def refused(self, producer: str, incarnation: int, first: int) -> None:
-        """A producer begins only at id ``first``, behind what we need."""
-        self.producers[producer].first = first
-        if self.start:
-            self.producers[producer].lost_start = incarnation
-
-    def begin(self, generation: int, position: int) -> None:
-        """The producer of a feed has chosen where we begin (F8)."""
-        feed = self.feed(generation)
-        if feed is not None and self.start:
-            self.start = ""
-            feed.position = self.port.position = position
 
     # --- elements ---
 
@@ -146,63 +345,32 @@ class Input(Choosing):
         feed = self.feed(generation)
         if feed is None:
             return []
-        self._news(now)
+        self.selector.element_came(now)
         feed.last_arrival = now
         feed.ahead_since = None
-        self._in_vain = 0
-        if isinstance(element, Batch):
-            self._batch(feed, element, now)
-        elif isinstance(element, Boundary):
-            self._boundary(feed, element, now)
-        elif isinstance(element, Undo):
-            if element.upto_id != feed.position:
-                raise RemoteProtocolError(
-                    f"{self.channel}: undo to {element.upto_id}, but the feed is at {feed.position}"
-                )
-            feed.tentative = False
-            feed.owes = True
-            if feed is self.main:
+        try:
+            feed.take(element)
+        except RemoteProtocolError as error:
+            raise RemoteProtocolError(f"{self.channel}: {error}") from None
+        is_main = feed is self.main
+        match element:
+            case Batch(kind=Kind.STABLE):
+                self.port.add_stable(element, now)
+            case Batch() if is_main:
+                self.port.add_tentative(element, now)
+            case Boundary(kind, time):
+                stable, tentative = (time, BEFORE_TIME) if kind is Kind.STABLE else (BEFORE_TIME, time)
+                self.producers[feed.producer].reached(stable, tentative, now)
+                if is_main or kind is Kind.STABLE:
+                    self.port.add_boundary(element, now)
+            case Undo() if is_main:
                 self.port.undo()
-        elif isinstance(element, RecDone):
-            return self._rec_done(feed, element)
+            case RecDone():
+                return self._rec_done(feed, element)
         return []
-
-    def _batch(self, feed: Feed, batch: Batch, now: int) -> None:
-        if batch.kind is Kind.TENTATIVE:
-            feed.tentative = True
-            if feed is self.main:
-                self.port.add_tentative(batch, now)
-            return
-        if feed.tentative:
-            raise RemoteProtocolError(f"{self.channel}: stable tuples after tentative ones without an undo")
-        if batch.from_id != feed.position:
-            raise RemoteProtocolError(f"{self.channel}: batch from {batch.from_id}, but the feed is at {feed.position}")
-        if len(batch) and batch.rows.span()[1] < feed.frontier:
-            raise RemoteProtocolError(f"{self.channel}: a tuple below the boundary {feed.frontier} that came before it")
-        feed.position = batch.upto_id
-        feed.behind_since = None
-        self.port.add_stable(batch, now)
-
-    def _boundary(self, feed: Feed, boundary: Boundary, now: int) -> None:
-        if boundary.kind is Kind.TENTATIVE:
-            feed.tentative = True
-            self.producers[feed.producer].reached(BEFORE_TIME, boundary.time, now)
-            if feed is self.main:
-                self.port.add_boundary(boundary, now)
-            return
-        if feed.tentative:
-            raise RemoteProtocolError(f"{self.channel}: stable boundary after tentative tuples without an undo")
-        if boundary.upto_id < feed.position or boundary.time < feed.frontier:
-            raise RemoteProtocolError(f"{self.channel}: boundary {boundary!r} goes back")
-        feed.position = boundary.upto_id
-        feed.frontier = boundary.time
-        self.producers[feed.producer].reached(boundary.time, BEFORE_TIME, now)
-        feed.behind_since = None
-        self.port.add_boundary(boundary, now)
 
     def _rec_done(self, feed: Feed, element: RecDone) -> list[Action]:
         """R changes no data, and no state, for that was told before it (F2); on CORRECTIONS it moves the feeds (F5)."""
-        feed.owes = False
         if feed is not self.corr:
             self.port.rec_done(element)
             return []

@@ -227,28 +227,15 @@ class Upstream:
                     continue
                 news = states.get((one.channel.stream, one.channel.partition))
                 if news is None:
-                    one.lost(peer)
+                    one.selector.lost(peer)
                     continue
-                one.heard(
-                    peer,
-                    now,
-                    incarnation=answer.incarnation,
-                    state=news.state,
-                    fresh=news.fresh,
-                    last_id=news.last_id,
-                    frontier=news.frontier,
-                    tentative_frontier=news.tentative_frontier,
-                    first=news.first,
-                    fill=news.fill,
-                    sequence=news.sequence,
-                    stands_in=news.stands_in,
-                )
+                one.selector.heard(peer, answer.incarnation, news, now)
 
     def _lose(self, peer: str) -> None:
         for owner in self._owners.values():
             for one in owner.inputs:
                 if peer in one.producers:
-                    one.lost(peer)
+                    one.selector.lost(peer)
         if self._gone is not None:
             self._gone(peer)
         self.choose()
@@ -424,7 +411,7 @@ class Upstream:
         if action.producer not in one.producers:
             raise LinkClosed(f"{action.producer} has left")
         if isinstance(answer, Truncated):
-            one.refused(action.producer, incarnation, answer.first)
+            one.selector.refused(action.producer, incarnation, answer.first)
             raise LinkClosed(f"{action.producer} begins at id {answer.first}, behind what we need")
         if isinstance(answer, OtherLog):
             raise OtherOrigin(answer.reason)
@@ -437,18 +424,7 @@ class Upstream:
             one.begin(action.generation, answer.position)
             self._tell_history(owner, index, replace(action, position=answer.position))
         self._refused.pop((owner.name, channel, action.producer), None)
-        one.heard(
-            action.producer,
-            self._env.clock.monotonic_us(),
-            incarnation=incarnation,
-            state=NodeState(answer.state),
-            fresh=answer.fresh,
-            last_id=answer.last_id,
-            frontier=answer.frontier,
-            tentative_frontier=answer.tentative_frontier,
-            first=answer.first,
-            sequence=answer.sequence,
-        )
+        one.selector.heard(action.producer, incarnation, answer, self._env.clock.monotonic_us())
         one.opened(action.generation, self._env.clock.monotonic_us())
         # A heartbeat may have told of a newer state already: the rec_done of this one will come all the same (V2).
         one.state_changed(

@@ -143,7 +143,7 @@ class ReplicaRecovery:
         if self.replays:
             return Own.NOTHING if self._upstream_has_what_follows(patient=waited < self._node.x_us) else None
         if self._begins_with_own and not self._begins_too_late():
-            if all(one.serving() for one in inputs.inputs):
+            if all(one.selector.serving() for one in inputs.inputs):
                 return Own.STORED
             if waited < self._plan.timing.request_us:
                 return None  # somebody upstream may have what follows
@@ -222,14 +222,16 @@ class ReplicaRecovery:
 
         Unreachable ones are waited for while ``patient``, then believed.
         """
-        if patient and not all(one.serving() for one in self._inputs.inputs):
+        if patient and not all(one.selector.serving() for one in self._inputs.inputs):
             return False
         return not self._begins_too_late()
 
     def _begins_too_late(self) -> bool:
         """Has every producer of some input that we reach forgotten what follows our checkpoint, or id 1?"""
         positions = self._stored_positions()
-        return any(one.forgotten(position) for one, position in zip(self._inputs.inputs, positions, strict=True))
+        return any(
+            one.selector.forgotten(position) for one, position in zip(self._inputs.inputs, positions, strict=True)
+        )
 
     def _stored_positions(self) -> list[int]:
         return [0 for _ in self._inputs.inputs] if self.stored is None else list(self.stored.positions)
@@ -266,14 +268,14 @@ class ReplicaRecovery:
         if not self.replays:
             return False
         if inputs.installed:
-            return any(one.other_logs() for one in inputs.inputs)
+            return any(one.selector.other_logs() for one in inputs.inputs)
         alive = [[p for p in one.producers.values() if p.alive] for one in inputs.inputs]
         gone = any(producers and all(p.first > 1 for p in producers) for producers in alive)
         return gone and now - inputs.started_at >= self._node.x_us
 
     def must_reinstall(self) -> bool:
         """Has upstream truncated what we need, so that only a partner's snapshot helps?"""
-        return self._inputs.installed and any(i.truncated() for i in self._inputs.inputs)
+        return self._inputs.installed and any(i.selector.truncated() for i in self._inputs.inputs)
 
     # --- what is safe (A8) ---
 
@@ -318,7 +320,7 @@ class ReplicaRecovery:
             return True
         there = self._lay_there
         return there is not None and not any(
-            one.forgotten(position) for one, position in zip(self._inputs.inputs, there, strict=True)
+            one.selector.forgotten(position) for one, position in zip(self._inputs.inputs, there, strict=True)
         )
 
     def advances(self, positions: Sequence[int]) -> bool:

@@ -29,7 +29,8 @@ from operators.sunion.sunion import SUnion
 from operators.trials import Trials
 from operators.windows import LateRejections
 from replicas.client.view import ClientPort
-from replicas.consumer.selection import Choosing
+from replicas.consumer.input import Input
+from replicas.consumer.selection import ProducerSelector
 from replicas.consumer.upstream import Upstream
 from replicas.node.orders import OrderFollower
 from replicas.node.recovery import ReplicaRecovery
@@ -338,7 +339,7 @@ def nobody_is_asked(original: Any, self: Any, taint: Any, now: int) -> Any:
 # --- whom to read (F) ---
 
 
-@mutant(Choosing, "feed", "elements of a feed that was closed still count (F1)")
+@mutant(Input, "feed", "elements of a feed that was closed still count (F1)")
 def stale_generation_accepted(original: Any, self: Any, generation: int) -> Any:
     return original(self, generation) or self.main
 
@@ -349,15 +350,16 @@ def two_live_subscriptions(original: Any, self: Any, owner: Any, index: int, act
         original(self, owner, index, action)
 
 
-@mutant(Choosing, "_has_more", "a connection that is half open is never noticed (F4)")
+@mutant(ProducerSelector, "_has_more", "a connection that is half open is never noticed (F4)")
 def half_open_for_ever(original: Any, self: Any, feed: Any, producer: Any) -> bool:
     return False
 
 
-@mutant(Choosing, "_best", "a failing producer is kept although another one is stable (F4)")
+@mutant(ProducerSelector, "best", "a failing producer is kept although another one is stable (F4)")
 def never_switches(original: Any, self: Any, now: int) -> Any:
-    if self.main is not None and self.producers[self.main.producer].alive:
-        return self.producers[self.main.producer]
+    main = self._reading.main
+    if main is not None and self.producers[main.producer].alive:
+        return self.producers[main.producer]
     return original(self, now)
 
 

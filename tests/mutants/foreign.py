@@ -20,7 +20,6 @@ from operators.soutput import SOutput
 from operators.sunion.spilled_chunk import SpilledChunk
 from operators.sunion.sunion import SUnion
 from replicas.consumer.input import Input
-from replicas.consumer.selection import Choosing
 from replicas.consumer.upstream import Upstream
 from replicas.link.directory import DirectoryKeeper
 from replicas.node.recovery import ReplicaRecovery
@@ -96,12 +95,12 @@ edited(
 edited(
     "feed-promoted-without-a-cut",
     "a correcting feed becomes the main one, and what the old one brought counts again (F5, F6)",
-    Edit(Choosing, "_promote", "self.port.main_changed()", "pass"),
+    Edit(Input, "_promote", "self.port.main_changed()", "pass"),
 )
 edited(
     "undo-of-the-correcting-feed-counts",
     "an undo on CORRECTIONS takes away what MAIN brought (B5)",
-    Edit(Input, "element", "if feed is self.main:\n            self.port.undo()", "self.port.undo()"),
+    Edit(Input, "element", "case Undo() if is_main:", "case Undo():"),
 )
 
 

@@ -20,7 +20,8 @@ from consistency.dpc.taint import Taint
 from consistency.dpc.unit_run import UnitRun
 from operators.sunion.clocks import ArrivalClocks
 from replicas.client.client import Client
-from replicas.consumer.selection import Choosing
+from replicas.consumer.input import Input
+from replicas.consumer.selection import ProducerSelector
 from replicas.consumer.upstream import Upstream
 from replicas.faults.runner import FaultRunner
 from replicas.node.checkpoint_task import CheckpointTask
@@ -75,12 +76,12 @@ edited(
 edited(
     "refused-feed-asked-for-again-at-once",
     "a second connection to the producer that is read is tried without a pause where it is refused (F4)",
-    Edit(Choosing, "_choose_corrections", " and self.producers[wanted].retry_at <= now", ""),
+    Edit(Input, "_choose_corrections", " and self.producers[wanted].retry_at <= now", ""),
 )
 edited(
     "nobody-reads-who-has-no-room",
     "a client leaves the replica that has no room to correct until it is read (F4)",
-    Edit(Choosing, "_waits_for_us", "main = self.main\n", "return None\n    main = self.main\n"),
+    Edit(ProducerSelector, "_waits_for_us", "main = self._reading.main\n", "return False\n    main = None\n"),
 )
 edited(
     "last-read-is-not-told",
@@ -113,7 +114,7 @@ edited(
     "corrections-wait-for-room-beside-a-partner",
     "a redo with a full output waits for consumers that read its partner (A2)",
     Edit(Stabilization, "_make_room", "elif isinstance(self.live, PartnerServes):", "elif False:"),
-    Edit(Choosing, "_waits_for_us", "main = self.main\n", "return None\n    main = self.main\n"),
+    Edit(ProducerSelector, "_waits_for_us", "main = self._reading.main\n", "return False\n    main = None\n"),
 )
 edited(
     "stable-at-once-after-suspend",
@@ -123,7 +124,7 @@ edited(
 edited(
     "one-that-suspends-is-read-all-the-same",
     "a replica in UP_FAILURE that suspends is preferred to one that corrects with live results (F4)",
-    Edit(Choosing, "_best_of", "(p.stands_in or not new)", "True"),
+    Edit(ProducerSelector, "_rank_by_state", "3 if producer.stands_in else 1", "3"),
 )
 edited(
     "full-disk-ends-the-node",

@@ -7,12 +7,12 @@ from typing import Any
 from consistency.dpc.manager import DpcManager
 from operators.sunion.sunion import SUnion
 from replicas.consumer.input import Input
-from replicas.consumer.selection import Choosing
+from replicas.consumer.selection import ProducerSelector
 from spe.stream.times import BEFORE_TIME
 from tests.mutants.patching import mutant
 
 
-@mutant(Choosing, "_useful", "a producer that gives nothing is kept beside one that has results (F4)")
+@mutant(ProducerSelector, "_useful", "a producer that gives nothing is kept beside one that has results (F4)")
 def useless_producer_is_kept(original: Any, self: Any, producer: Any, now: int) -> bool:
     return True
 

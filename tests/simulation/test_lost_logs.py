@@ -13,7 +13,7 @@ import trio
 from consistency.comparison import compare
 from replicas.client.process import ClientProcess
 from replicas.client.recorder import recorded_stable, stable_rows
-from replicas.consumer.selection import Choosing
+from replicas.consumer.input import Input
 from replicas.producer.feed import Accepted
 from replicas.simulation.simulate import simulate
 from replicas.simulation.world.clock import JumpClock
@@ -231,7 +231,7 @@ def test_a_lost_log_never_loses_rows_silently(seed: int) -> None:
 
 def test_consumer_that_reads_another_log_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SourceProcess, "_other_log", lambda *_: "")
-    monkeypatch.setattr(Choosing, "greeted", lambda *_: None)
+    monkeypatch.setattr(Input, "greeted", lambda *_: None)
     outcome = simulate(scenario(1, [{"at": "4s", "kind": "wipe", "target": "source:a", "for": "500ms"}]))
     assert {f.rule for f in outcome.findings} >= {"another log is not read", "a replaced log is reported"}
 

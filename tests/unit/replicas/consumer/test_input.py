@@ -15,6 +15,7 @@ from spe.stream.ids import Channel
 from spe.stream.names import Kind, NodeState, StreamId
 from spe.stream.schema import Schema
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
+from spe.wire.messages import OutputStatus
 
 SCHEMA = Schema.of(x="int64")
 STABLE, FAILING, STABILIZING, RECOVERING = (
@@ -47,15 +48,11 @@ class Case:
     def hear(self, name: str, state: NodeState, now: int = 0, *, frontier: int = BEFORE_TIME, **more: Any) -> None:
         """Handles a heartbeat; without a sequence number its state is the newest."""
         self.changes += 1
-        facts: dict[str, Any] = {
-            "incarnation": 1,
-            "sequence": self.changes,
-            "fresh": False,
-            "last_id": 0,
-            "first": 1,
-        } | more
-        facts.setdefault("tentative_frontier", frontier)
-        self.input.heard(name, now, state=state, frontier=frontier, **facts)
+        facts: dict[str, Any] = {"sequence": self.changes, "tentative_frontier": frontier, "fill": 0.0} | more
+        facts.setdefault("stands_in", True)
+        incarnation = facts.pop("incarnation", 1)
+        status = OutputStatus("s", 0, state, False, 0, frontier, frontier, 1, 0.0)._replace(**facts)
+        self.input.selector.heard(name, incarnation, status, now)
 
     def in_band(self, generation: int, state: NodeState, *, fresh: bool = False, **more: int) -> None:
         """Handles a StateChange; without a sequence number it is the newest."""
@@ -136,7 +133,7 @@ class TestChoice:
         case.hear("r1", RECOVERING)
         case.hear("r2", STABLE, first=5)
         assert case.choose() == []
-        assert case.input.truncated()
+        assert case.input.selector.truncated()
 
     def test_a_producer_that_lost_our_start_is_not_read(self) -> None:
         """A client that holds nothing begins where it left; until it restarts a producer has no more (F8)."""
@@ -144,15 +141,15 @@ class TestChoice:
         case.input.start = "left"
         case.hear("r1", STABLE, first=5)
         case.hear("r2", STABLE, first=5)
-        case.input.refused("r1", 1, 9)
-        assert not case.input.truncated()
+        case.input.selector.refused("r1", 1, 9)
+        assert not case.input.selector.truncated()
         assert opens(case.choose()) == [("r2", MAIN)]
-        case.input.refused("r2", 1, 9)
-        assert case.input.truncated()
+        case.input.selector.refused("r2", 1, 9)
+        assert case.input.selector.truncated()
         case = Case()
         case.input.start = "left"
         case.hear("r1", STABLE, first=5)
-        case.input.refused("r1", 1, 9)
+        case.input.selector.refused("r1", 1, 9)
         assert opens(case.choose()) == []
         case.hear("r1", STABLE, first=5, incarnation=2)
         assert opens(case.choose()) == [("r1", MAIN)]
@@ -161,7 +158,7 @@ class TestChoice:
         case = Case()
         generation = case.reading("r1")
         case.hear("r2", STABLE)
-        case.input.lost("r1")
+        case.input.selector.lost("r1")
         actions = case.choose()
         assert Close(generation, "no heartbeat") in actions
         assert opens(actions) == [("r2", MAIN)]
@@ -223,7 +220,7 @@ class TestChoice:
         case = Case()
         generation = case.reading("r1", FAILING, now=0)
         case.input.element(generation, Boundary(Kind.TENTATIVE, 40, 0), 0)
-        case.input.lost("r1")
+        case.input.selector.lost("r1")
         case.reading("r2", FAILING, now=10)
         case.hear("r2", FAILING, tentative_frontier=40)
         assert case.choose(10 + STALL + 1) == []
@@ -266,7 +263,7 @@ class TestChoice:
                     case.input.element(one.generation, Boundary(Kind.STABLE, now, 0), now)
         assert case.port.frontier > 90 * STALL
         assert len(taken) <= 5
-        assert case.input._in_vain == 0
+        assert case.input.selector._in_vain == 0
 
     def test_an_ended_stream_is_never_stalled(self) -> None:
         case = Case()
@@ -351,7 +348,7 @@ class TestNewestState:
         """A source takes its incarnation from the wall clock, which may step back while it is away."""
         case = Case()
         case.hear("r1", FAILING, incarnation=7, sequence=3, frontier=50)
-        case.input.lost("r1")
+        case.input.selector.lost("r1")
         case.hear("r1", STABLE, incarnation=6, sequence=0, frontier=10)
         assert self.known(case) is STABLE
         assert case.input.producers["r1"].frontier == 10
@@ -599,7 +596,7 @@ class TestCorrections:
 
     def test_when_main_dies_the_correcting_feed_takes_over(self) -> None:
         case, _, corr = self.two_feeds()
-        case.input.lost("r2")
+        case.input.selector.lost("r2")
         assert SwitchMode(corr, MAIN) in case.choose()
 
     @pytest.mark.parametrize("fill", [0.0, 1.0], ids=["room", "full of what it has read"])
@@ -636,7 +633,7 @@ class TestRules:
         """The old connection still holds data; the position does not move (F1)."""
         case = Case()
         old = case.reading("r1")
-        case.input.lost("r1")
+        case.input.selector.lost("r1")
         case.hear("r2", STABLE)
         case.choose()
         case.input.element(old, batch(Kind.STABLE, 1, 5), 0)
@@ -694,7 +691,7 @@ class TestRules:
         case.input.element(generation, batch(Kind.STABLE, 1, 19), 0)
         case.input.element(generation, batch(Kind.TENTATIVE, 2, 24, 31), 0)
         case.input.element(generation, Boundary(Kind.TENTATIVE, 40, 0), 0)
-        case.input.lost("r1")
+        case.input.selector.lost("r1")
         case.hear("r2", FAILING)
         (opened,) = [a for a in case.choose() if isinstance(a, Open)]
         assert (opened.position, opened.held, opened.t_star) == (1, True, 39)

@@ -509,17 +509,8 @@ async def test_inputs_that_do_not_read_a_peer_ignore_its_heartbeats() -> None:
     ]
     for one in inputs:
         for name in one.producers:
-            one.heard(
-                name,
-                0,
-                incarnation=1,
-                state=NodeState.STABLE,
-                fresh=False,
-                last_id=0,
-                frontier=0,
-                tentative_frontier=0,
-                first=1,
-            )
+            status = OutputStatus(*one.channel, NodeState.STABLE, False, 0, 0, 0, 1, 0.0)
+            one.selector.heard(name, 1, status, 0)
     assert [at for at, _ in choose_among(inputs, 0, "n2a")] == [1]
     assert choose_among(inputs, 0, "n3") == []
     assert [at for at, _ in choose_among(inputs, 0, None)] == [0]

@@ -56,8 +56,8 @@ def parts(one: Replica) -> set[tuple[int, int]]:
     assert one.recovery._turns.longest_us == one.node.x_us
     skew = one.reading._skew
     nodes = (one.node, one.core._run.node, one.reading._node, one.recovery._node)
-    inputs = {(i._x_us, max(i._useless_us, i._stall_us)) for i in one.inputs}
-    stall = one.inputs[0]._stall_us
+    inputs = {(i._x_us, max(i.selector._useless_us, i.selector.stall_us)) for i in one.inputs}
+    stall = one.inputs[0].selector.stall_us
     assert inputs == {(one.node.x_us, max(one.node.alpha_x_us // 2, stall))}
     return {(n.x_us, n.alpha_x_us) for n in nodes} | {(skew.x_us, skew.alpha_x_us)}
 
