@@ -67,6 +67,7 @@ class Columns:
         if old + more > self.room:
             finished(self.reserve(more))
         self.count += more
+        assert self.count <= self.room, "B8: entries have room before they come"
         for array, fill in zip(self.arrays, self._fills):
             array[old : self.count] = fill
         return old

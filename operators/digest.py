@@ -97,6 +97,7 @@ class RollingDigest:
         """Adds whole blocks, or rows of a single block."""
         place = self._count % MARK_EVERY
         size = min(len(rows), MARK_EVERY - place)
+        assert len(rows) % size == 0, "invariant 4: a digest is of whole blocks, wherever the stream is cut"
         weights = _WEIGHTS[place : place + size]
         # uint64 arrays wrap without a warning, as intended here.
         totals = np.zeros(len(rows) // size, np.uint64)

@@ -115,6 +115,7 @@ class Rewriting:
         if self.most > 0:
             some = (yield from where(len(written), at_that_time))[: self.most]
             self.most -= len(some)
+            assert self.most >= 0, "G7: no more is written anew than there is time for"
             if len(some):
                 selected = np.sort(np.concatenate([selected, some]))
         return selected

@@ -118,6 +118,7 @@ class FragmentLog:
         Args:
           below: rewrite footprints from before this time, and ``most`` of those at this time.
         """
+        assert self._forgets or end >= self._end, "G1: slices of the log follow each other"
         if self._forgets:
             yield from self._forget()
         again = Rewriting(below, most)

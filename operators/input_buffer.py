@@ -63,6 +63,7 @@ class Marker:
 
         Returns the number of repeated rows.
         """
+        assert max_rows > 0, "B8: a portion has rows"
         count = 0
         for piece in _joined(self.slices, max_rows):
             if count:
@@ -140,6 +141,7 @@ class InputBuffer:
     @classmethod
     def at(cls, marker: Marker, operator: Operator) -> InputBuffer:
         """Makes the buffer of an operator that was rebuilt from a marker."""
+        assert marker.begin <= marker.end, "R9: a marker stands at the end of what it keeps"
         buffer = cls.__new__(cls)
         buffer._operator = operator
         buffer._base, buffer._begin, buffer._end = marker.base, marker.begin, marker.end
@@ -170,6 +172,7 @@ class InputBuffer:
             while self._slices and self._slices[0].end <= oldest and self._slices[0].last < oldest:
                 self._spent.append(self._slices.popleft())
             self._begin = self._slices[0].begin if self._slices else end
+        assert self._begin <= end, "R9: a buffer reaches back from where its operator stands"
 
     def mark(self) -> Marker:
         """Returns a marker of the present state."""

@@ -92,6 +92,7 @@ class SOutput:
         if rows is not None and len(rows):
             before = self._digest.count
             self._digest.add(rows)
+            assert self._digest.count == before + len(rows), "U9: ids are the ordinals of the stable stream"
             out.append(Batch(Kind.STABLE, before, self._digest.count, None, rows))
         if more:
             return out
@@ -152,6 +153,7 @@ class SOutput:
         self._released_id, self._released_digest = int(reached["last_id"]), int(reached["digest"])
         self._released_boundary = int(reached["boundary"])
         self._digest = RollingDigest(int(state["last_id"]), int(state["digest"]))
+        assert self._digest.count <= self._released_id, "R8: a restore goes back, never beyond what was released"
         self._boundary = int(state["boundary"])
         self._tentative = None
         self._tentative_boundary = BEFORE_TIME
@@ -174,6 +176,7 @@ class SOutput:
     def _drop_released(self, rows: Rows) -> Rows:
         """Removes rows that were released before; after the last of them the digest must be the same."""
         known = min(self._released_id - self._digest.count, len(rows))
+        assert known > 0, "R8: only rows that were released before are dropped"
         self._digest.add(rows.slice(0, known))
         self.dropped += known
         if self._digest.count == self._released_id and self._digest.value() != self._released_digest:

@@ -27,6 +27,7 @@ SPARE = 1 << 12
 
 def portions(count: int, size: int) -> Iterator[tuple[int, int]]:
     """Divides 0 … count into ranges [start, stop) of at most ``size``."""
+    assert size > 0, "B8: a portion has entries"
     for start in range(0, count, size):
         yield start, min(start + size, count)
 
@@ -42,6 +43,7 @@ class StepPace:
 
     def is_through(self, count: int) -> bool:
         """Adds ``count`` done items; returns True at the end of a portion."""
+        assert count >= 0, "B8: work is counted"
         self._done += count
         if self._done < self._size:
             return False

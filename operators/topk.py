@@ -152,6 +152,7 @@ class InstantTopK(StepwiseOperator):
 
     def _hold(self, rows: Rows, boundary: int) -> Steps[Rows | None]:
         """Stores rows of an instant that may be incomplete; returns the rows of earlier instants."""
+        assert rows.time[-1] <= boundary, "U2: a row lies before the boundary, or on it while more of its time follow"
         if not self._held.count:
             self._strings = KeptStrings()
         rows = yield from self._strings.adopt(rows)
@@ -195,6 +196,7 @@ class _Candidates:
         self._prune_at = _PRUNE_AT
 
     def add(self, rows: Rows, sequence: Int64Array, ranking: _Ranking, strings: KeptStrings) -> Steps[None]:
+        assert len(rows) == len(sequence), "U3: each row has its place in the order of arrival"
         self.chunks = [*self.chunks, (rows, sequence)]
         self.count += len(rows)
         if self.count > self._prune_at:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from consistency.dpc.events import (
     Action,
@@ -110,22 +110,12 @@ class DpcManager:
         self.waits, self.counts, self.log = self._run.waits, self._run.counts, self._run.log
         self._mode: Mode = Recovering(self._run)
         self.step_was_for_log = False
-        self._handlers: Mapping[type, Callable[[Any, int], None]] = {
-            Advance: self._advance,
-            PartnerAsks: self._partner_asks,
-            PartnerGrants: lambda event, now: self._mode.granted(event.number, now),
-            Configure: self._configure,
-            InstallSnapshot: self._install_snapshot,
-            InstallLog: self._install_log,
-            LogRequest: self._log_requests,
-            LogLost: self._log_lost,
-        }
 
     def handle(self, event: Event, now: int) -> list[Action]:
         """What the shell is to do.  What ends a step early, such as a piece on disk, comes last, as an Interrupt."""
         run = self._run
         try:
-            self._handlers[type(event)](event, now)
+            self._HANDLERS[type(event)](self, event, now)
         except (OperatorFailed, SpillNotLoaded, SpillDamaged, LogCorrupt) as error:
             run.do(Interrupt(error))
         actions, run.actions = run.actions, []
@@ -209,6 +199,20 @@ class DpcManager:
         for instance in (self._run.live, self._mode.maker):
             if instance.log is not None:
                 instance.log.forget()
+
+    def _partner_grants(self, event: PartnerGrants, now: int) -> None:
+        self._mode.granted(event.number, now)
+
+    _HANDLERS: ClassVar[Mapping[type, Callable[[Any, Any, int], None]]] = {
+        Advance: _advance,
+        PartnerAsks: _partner_asks,
+        PartnerGrants: _partner_grants,
+        Configure: _configure,
+        InstallSnapshot: _install_snapshot,
+        InstallLog: _install_log,
+        LogRequest: _log_requests,
+        LogLost: _log_lost,
+    }
 
     # --- the state, for the shell ---
 

@@ -126,6 +126,7 @@ class CountAggregate(StepwiseOperator, PicksCells):
         self._open[ordered[last_of_group]] = np.where(closes, -1, at)[last_of_group]
         closing: IndexArray = np.sort(order[closes])
         self._windows -= len(closing)
+        assert self._windows >= 0, "U3: only a window that is open can close"
         return cells, closing
 
     def _replay(self, rows: Rows, slots: IndexArray) -> Steps[None]:

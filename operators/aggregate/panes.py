@@ -54,6 +54,7 @@ class Panes(Generic[P]):
             members = self.by_number[pane] = self._make()
             self.since[pane] = time
             window = max(self._math.first_of_pane(pane), self._math.first_after(self.released))
+            assert window <= self._math.last_of_pane(pane), "U2: a row counts in windows that have not left"
             self._next_end = min(self._next_end, self._math.end(window))
         self._open.add(pane)
         return members
@@ -63,6 +64,7 @@ class Panes(Generic[P]):
 
         Windows without tuples are skipped.  Panes whose last window is released are dropped.
         """
+        assert upto >= self.released, "U2: windows leave in the order of their ends"
         before, self.released = self.released, upto
         limit = horizon(upto)
         if self._next_end <= limit:

@@ -154,6 +154,7 @@ class WindowAggregate(PaneOperator[Cells], PicksCells):
 
     def _replay(self, rows: Rows | None) -> Steps[None]:
         """G4: a replayed row from before the commit counts in an existing cell unless its footprint is later."""
+        assert self._is_logged, "G4: rows come again to a state from a log only"
         if rows is None or not len(rows):
             return
         yield from self._keys.reserve(len(rows))
@@ -383,5 +384,6 @@ class WindowAggregate(PaneOperator[Cells], PicksCells):
         self._sequence, self._replays = max(self._sequence, state["sequence"]), False
 
     def replayed(self, state: Tree) -> None:
+        assert self._replays, "G4: a replay ends once"
         check_replayed(self._sequence, state)
         self._replays = False

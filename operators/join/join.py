@@ -104,6 +104,7 @@ class Join(StepwiseOperator):
     def work(self, ports: Sequence[Rows | None], boundary: int) -> Iterator[Rows | None]:
         if self._left is not None:
             yield from self._restored()
+        assert boundary >= self._boundary, "U2: boundaries do not go back"
         self._taken = [0, 0]
         released: list[Rows] = []
         for number, (left, right, until) in enumerate(cut(ports[LEFT], ports[RIGHT], boundary)):

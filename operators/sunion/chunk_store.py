@@ -70,6 +70,7 @@ class ChunkStore:
         if held <= 8 * max_rows and not self.spilled:  # a row has a time, so it has eight bytes at least
             return end
         held_of = [(i.stable, i.tentative) if tentative else (i.stable,) for i in self._inputs]
+        assert low < end, "B6: a slice has a length"
         cut = slice_end(held_of, low, end, max_rows=max_rows, bucket_us=self._bucket_us)
         if cut < end:
             for one in self._inputs:
@@ -136,6 +137,7 @@ class ChunkStore:
                 self.stable_bytes += rest.nbytes
                 left.append(rest)
         chunks[:count] = left
+        assert self.stable_bytes >= 0, "B6: stable tuples are counted"
         return taken
 
     def forget(self, low: int) -> None:

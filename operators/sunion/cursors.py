@@ -36,10 +36,12 @@ class Cursors:
 
     def with_live(self, live: int) -> Cursors:
         """Live has released up to there; much faster than ``replace``."""
+        assert live > self.live, "B1: each bucket is released once"
         return Cursors(live, self.redo, self.restart, self.kept_from, self.beside_redo)
 
     def with_redo(self, redo: int) -> Cursors:
         """The same of redo."""
+        assert redo > (self.redo or BEFORE_TIME), "R6: redo takes each stable slice once"
         return Cursors(self.live, redo, self.restart, self.kept_from, self.beside_redo)
 
     @property

@@ -42,6 +42,7 @@ class Slice:
 
         Looks at all rows of the stream: for those of which somebody has to be told.
         """
+        assert len(self.chunks[stream]) == len(self.parts[stream]), "U15: each part names the chunk that has its ids"
         times = [one.time for one in self.parts[stream]]
         places = np.concatenate(times).argsort(kind="stable")[list(rows)]
         begins = np.cumsum([0, *map(len, times)])

@@ -28,11 +28,13 @@ def slice_end(inputs: Sequence[Held], low: int, end: int, *, max_rows: int, buck
     operators any true boundary is as good as another (U3).  Rows of one instant cannot be told apart by a boundary;
     if they alone are more, they go together.
     """
+    assert max_rows > 0, "B8: a slice has rows"
     cut = end
     for held in inputs:
         cut = _cut(held, low, cut, max_rows)
     if cut == end:
         return end
+    assert low < cut < end, "B8: a slice that is cut goes on"
     begin = min(max(c.min, low) for held in inputs for chunks in held for c in chunks if c.max >= low)
     whole = floor_to(cut, bucket_us)
     return whole if whole > begin else cut

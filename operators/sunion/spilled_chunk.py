@@ -24,6 +24,7 @@ class SpilledChunk:
     nbytes = 0
 
     def __init__(self, spill: Spill, handle: Handle, chunks: list[Chunk]) -> None:
+        assert chunks, "B6: a piece on disk has rows"
         self._spill = spill
         self._handle = handle
         self._count = sum(len(c) for c in chunks)

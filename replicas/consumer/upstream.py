@@ -385,55 +385,23 @@ class Upstream:
         action: Open,
         incarnation: int,
     ) -> None:
-        channel = one.channel
-        index, count = owner.substream(channel)
-        feed, start = one.feed(action.generation), one.start
+        start = one.start
         # From here on a change of mode goes out after this; one that came before is in it (F5).
         connections.append(connection)
-        await connection.send(
-            Subscribe(
-                stream=channel.stream,
-                partition=channel.partition,
-                consumer=owner.name,
-                mode=action.mode if feed is None else feed.mode,
-                position=action.position,
-                frontier=action.frontier,
-                held=action.held,
-                t_star=action.t_star,
-                substream_index=index,
-                substream_count=count,
-                origin=one.origin,
-                start=start,
-            )
-        )
+        await connection.send(_subscription(owner, one, action))
         answer = await connection.receive_message()
         await trio.lowlevel.checkpoint_if_cancelled()  # the feed was closed as it came: it concerns nobody (F1)
-        if action.producer not in one.producers:
-            raise LinkClosed(f"{action.producer} has left")
-        if isinstance(answer, Truncated):
-            one.selector.refused(action.producer, incarnation, answer.first)
-            raise LinkClosed(f"{action.producer} begins at id {answer.first}, behind what we need")
-        if isinstance(answer, OtherLog):
-            raise OtherOrigin(answer.reason)
-        if isinstance(answer, NotReady):
-            raise LinkClosed(f"{action.producer} is not ready: {answer.reason}")
-        if not isinstance(answer, Subscribed):
-            raise RemoteProtocolError(f"expected Subscribed, got {type(answer).__name__}")
+        answer = _accepted(one, action, incarnation, answer)
         one.greeted(action.producer, answer.origin)
         if start:
             one.begin(action.generation, answer.position)
-            self._tell_history(owner, index, replace(action, position=answer.position))
-        self._refused.pop((owner.name, channel, action.producer), None)
+            self._tell_history(owner, owner.inputs.index(one), replace(action, position=answer.position))
+        self._refused.pop((owner.name, one.channel, action.producer), None)
         one.selector.heard(action.producer, incarnation, answer, self._env.clock.monotonic_us())
         one.opened(action.generation, self._env.clock.monotonic_us())
         # A heartbeat may have told of a newer state already: the rec_done of this one will come all the same (V2).
-        one.state_changed(
-            action.generation,
-            NodeState(answer.state),
-            answer.fresh,
-            incarnation=incarnation,
-            sequence=answer.sequence,
-        )
+        state, generation = NodeState(answer.state), action.generation
+        one.state_changed(generation, state, answer.fresh, incarnation=incarnation, sequence=answer.sequence)
         self._choose_for(owner)  # at once: a heartbeat may be a period old (F2)
 
     async def _receive(
@@ -490,3 +458,39 @@ class Upstream:
             finally:  # also of what came before a state that ends this feed, or before nonsense
                 owner.delivered(rows, read - before, clock.step_ns() - begun)
             del frames  # else they are kept, with all that came with them, until more comes
+
+
+def _subscription(owner: Owner, one: Input, action: Open) -> Subscribe:
+    index, count = owner.substream(one.channel)
+    feed = one.feed(action.generation)
+    return Subscribe(
+        stream=one.channel.stream,
+        partition=one.channel.partition,
+        consumer=owner.name,
+        mode=action.mode if feed is None else feed.mode,
+        position=action.position,
+        frontier=action.frontier,
+        held=action.held,
+        t_star=action.t_star,
+        substream_index=index,
+        substream_count=count,
+        origin=one.origin,
+        start=one.start,
+    )
+
+
+def _accepted(one: Input, action: Open, incarnation: int, answer: Message) -> Subscribed:
+    """The answer to a subscription.  Raises LinkClosed, OtherOrigin, RemoteProtocolError where it is refused."""
+    producer = action.producer
+    if producer not in one.producers:
+        raise LinkClosed(f"{producer} has left")
+    if isinstance(answer, Truncated):
+        one.selector.refused(producer, incarnation, answer.first)
+        raise LinkClosed(f"{producer} begins at id {answer.first}, behind what we need")
+    if isinstance(answer, OtherLog):
+        raise OtherOrigin(answer.reason)
+    if isinstance(answer, NotReady):
+        raise LinkClosed(f"{producer} is not ready: {answer.reason}")
+    if not isinstance(answer, Subscribed):
+        raise RemoteProtocolError(f"expected Subscribed, got {type(answer).__name__}")
+    return answer
