@@ -1,8 +1,8 @@
 """The consistency manager of one replica of a unit: SUnion, operators, outputs, and the decisions of DPC.  Pure.
 
-Elements enter through ``sunion.inputs[i]``; then the shell sends :class:`Advance`, again while the answer has
-:class:`Proceed`, and at every tick.  There may be two instances of the operators: *live*, which took in tentative data,
-and *redo*, brought back to before it (rule R5).
+Elements enter through ``sunion.inputs[i]``; then the shell sends :class:`events.Advance`, again while the answer has
+:class:`events.Proceed`, and at every tick.  There may be two instances of the operators: *live*, which took in
+tentative data, and *redo*, brought back to before it (rule R5).
 
 The state is a *mode*, one module per state of the table: ``recovering``, ``stable``, ``up_failure``, ``stabilization``.
 """
@@ -14,24 +14,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
-from consistency.dpc.events import (
-    Action,
-    Advance,
-    Announce,
-    Configure,
-    Event,
-    Grant,
-    InputsView,
-    InstallLog,
-    InstallSnapshot,
-    Interrupt,
-    LogLost,
-    LogRequest,
-    OutputsView,
-    PartnerAsks,
-    PartnerGrants,
-    Proceed,
-)
+from consistency.dpc import events
 from consistency.dpc.instance import Checkpoint, Instance
 from consistency.dpc.mode import Mode
 from consistency.dpc.partners import Alone, Partners
@@ -83,8 +66,8 @@ class DpcManager:
         sunion: SUnion,
         node: Node,
         *,
-        outputs: OutputsView,
-        inputs: InputsView,
+        outputs: events.OutputsView,
+        inputs: events.InputsView,
         partners: Partners,
         redo_bytes: int,
         partition: int = 0,
@@ -111,26 +94,26 @@ class DpcManager:
         self._mode: Mode = Recovering(self._run)
         self.step_was_for_log = False
 
-    def handle(self, event: Event, now: int) -> list[Action]:
+    def handle(self, event: events.Event, now: int) -> list[events.Action]:
         """What the shell is to do.  What ends a step early, such as a piece on disk, comes last, as an Interrupt."""
         run = self._run
         try:
             self._HANDLERS[type(event)](self, event, now)
         except (OperatorFailed, SpillNotLoaded, SpillDamaged, LogCorrupt) as error:
-            run.do(Interrupt(error))
+            run.do(events.Interrupt(error))
         actions, run.actions = run.actions, []
         return actions
 
     def _become(self, transition: Transition, *begin: object) -> None:
         """The table of states says which mode follows; ``begin``: what that mode begins with."""
         self._mode = MODES[after(self.state, transition)](self._run, *begin)
-        self._run.do(Announce(self.state, self.live_runs))
+        self._run.do(events.Announce(self.state, self.live_runs))
 
     # --- events ---
 
-    def _advance(self, event: Advance, now: int) -> None:
+    def _advance(self, event: events.Advance, now: int) -> None:
         if self._step(now):
-            self._run.do(Proceed())
+            self._run.do(events.Proceed())
 
     def _step(self, now: int) -> bool:
         """Does what can be done now; returns whether more is waiting."""
@@ -163,27 +146,27 @@ class DpcManager:
             self._mode.replace_stable(made)
         self._mode.replayed(now)
 
-    def _partner_asks(self, event: PartnerAsks, now: int) -> None:
+    def _partner_asks(self, event: events.PartnerAsks, now: int) -> None:
         """Only a replica that has results of its own can stand in for the one that asks (K6)."""
         run = self._run
         if not (self.stands_in(now) and run.partners.asked(event.asker, self.state)):
             return
         if run.work.open is not None and isinstance(run.work.open.leave, Alone):
             run.work.open.leave = None  # a partner is there after all, and it goes first
-        run.do(Grant())
+        run.do(events.Grant())
 
-    def _configure(self, event: Configure, now: int) -> None:
+    def _configure(self, event: events.Configure, now: int) -> None:
         self._run.waits.set_x(event.node.x_us, now)
         self._run.node = event.node
 
-    def _install_snapshot(self, event: InstallSnapshot, now: int) -> None:
+    def _install_snapshot(self, event: events.InstallSnapshot, now: int) -> None:
         """RECOVERING goes on until the unit has caught up (A3)."""
         run = self._run
         run.live.install(event.checkpoint)
         run.mark = run.work.open = None
         self.sunion.install(event.checkpoint.restart, event.positions)
 
-    def _install_log(self, event: InstallLog, now: int) -> None:
+    def _install_log(self, event: events.InstallLog, now: int) -> None:
         """RECOVERING goes on until the unit has caught up, or until input is missing (G4)."""
         run = self._run
         run.live = event.instance
@@ -191,27 +174,27 @@ class DpcManager:
         run.mark = run.work.open = None
         self.sunion.install(event.replay.begin, event.replay.positions)
 
-    def _log_requests(self, event: LogRequest, now: int) -> None:
+    def _log_requests(self, event: events.LogRequest, now: int) -> None:
         assert self._run.log.is_written, "G1: the unit writes a log"
         self._run.log.request = event
 
-    def _log_lost(self, event: LogLost, now: int) -> None:
+    def _log_lost(self, event: events.LogLost, now: int) -> None:
         for instance in (self._run.live, self._mode.maker):
             if instance.log is not None:
                 instance.log.forget()
 
-    def _partner_grants(self, event: PartnerGrants, now: int) -> None:
+    def _partner_grants(self, event: events.PartnerGrants, now: int) -> None:
         self._mode.granted(event.number, now)
 
     _HANDLERS: ClassVar[Mapping[type, Callable[[Any, Any, int], None]]] = {
-        Advance: _advance,
-        PartnerAsks: _partner_asks,
-        PartnerGrants: _partner_grants,
-        Configure: _configure,
-        InstallSnapshot: _install_snapshot,
-        InstallLog: _install_log,
-        LogRequest: _log_requests,
-        LogLost: _log_lost,
+        events.Advance: _advance,
+        events.PartnerAsks: _partner_asks,
+        events.PartnerGrants: _partner_grants,
+        events.Configure: _configure,
+        events.InstallSnapshot: _install_snapshot,
+        events.InstallLog: _install_log,
+        events.LogRequest: _log_requests,
+        events.LogLost: _log_lost,
     }
 
     # --- the state, for the shell ---
@@ -272,7 +255,7 @@ class DpcManager:
         return self._mode.counters()
 
     def empty_instance(self) -> Instance:
-        """An instance to be given the state of a checkpoint log, in portions, before :class:`InstallLog`."""
+        """An instance to be given the state of a checkpoint log, in portions, before :class:`events.InstallLog`."""
         return self._run.make(logs=True)
 
     # --- snapshots (A3) ---

@@ -344,15 +344,7 @@ class Upstream:
                 self._refuse(owner, one, action, incarnation, why)
             except RemoteProtocolError as error:
                 why = str(error)
-                self._env.trace.event("quarantine", producer=action.producer, channel=str(one.channel), why=why)
-                if one.quarantine(generation, incarnation, clock.monotonic_us()):
-                    say(
-                        f"{owner.name}: {action.producer} is not read again until it restarts: {why}",
-                        Level.ERROR,
-                        event="quarantine",
-                        channel=str(one.channel),
-                        producer=action.producer,
-                    )
+                self._quarantine(owner, one, action, incarnation, why)
         if (current := self._feeds.get(key)) is not None and current[0] is scope:
             del self._feeds[key]
         if not scope.cancel_called:
@@ -368,6 +360,14 @@ class Upstream:
             return await dial(self._env, self._plan, self._me, producer, address)
         except RemoteProtocolError as error:
             raise LinkBroken(f"while connecting: {error}") from error
+
+    def _quarantine(self, owner: Owner, one: Input, action: Open, incarnation: int, why: str) -> None:
+        """A producer broke the protocol (B7)."""
+        channel, producer = str(one.channel), action.producer
+        self._env.trace.event("quarantine", producer=producer, channel=channel, why=why)
+        if one.quarantine(action.generation, incarnation, self._env.clock.monotonic_us()):
+            text = f"{owner.name}: {producer} is not read again until it restarts: {why}"
+            say(text, Level.ERROR, event="quarantine", channel=channel, producer=producer)
 
     def _refuse(self, owner: Owner, one: Input, action: Open, incarnation: int, why: str) -> None:
         """A producer does not continue what we have read (S6)."""
@@ -405,13 +405,7 @@ class Upstream:
         self._choose_for(owner)  # at once: a heartbeat may be a period old (F2)
 
     async def _receive(
-        self,
-        connection: Connection,
-        owner: Owner,
-        index: int,
-        producer: str,
-        generation: int,
-        incarnation: int,
+        self, connection: Connection, owner: Owner, index: int, producer: str, generation: int, incarnation: int
     ) -> None:
         one = owner.inputs[index]
         channel = one.channel
@@ -432,20 +426,7 @@ class Upstream:
             try:
                 for element in decoder.decode_all(frames):
                     if isinstance(element, Frame):
-                        message = decode_message(element.body)
-                        if not isinstance(message, StateChange):
-                            raise RemoteProtocolError(f"unexpected {type(message).__name__} on a subscription")
-                        one.state_changed(
-                            generation,
-                            NodeState(message.state),
-                            message.fresh,
-                            incarnation=incarnation,
-                            sequence=message.sequence,
-                        )
-                        # Before the undo that may follow it is taken: somebody else may have fresh results still (F4).
-                        self._choose_for(owner)
-                        if one.feed(generation) is None:
-                            await trio.lowlevel.checkpoint()  # we have been closed: this ends us
+                        await self._take_state(owner, one, generation, incarnation, element)
                         continue
                     if type(element) is Batch:
                         rows += len(element)
@@ -458,6 +439,18 @@ class Upstream:
             finally:  # also of what came before a state that ends this feed, or before nonsense
                 owner.delivered(rows, read - before, clock.step_ns() - begun)
             del frames  # else they are kept, with all that came with them, until more comes
+
+    async def _take_state(self, owner: Owner, one: Input, generation: int, incarnation: int, frame: Frame) -> None:
+        """The producer of a feed changed its state."""
+        message = decode_message(frame.body)
+        if not isinstance(message, StateChange):
+            raise RemoteProtocolError(f"unexpected {type(message).__name__} on a subscription")
+        state, sequence = NodeState(message.state), message.sequence
+        one.state_changed(generation, state, message.fresh, incarnation=incarnation, sequence=sequence)
+        # Before the undo that may follow it is taken: somebody else may have fresh results still (F4).
+        self._choose_for(owner)
+        if one.feed(generation) is None:
+            await trio.lowlevel.checkpoint()  # we have been closed: this ends us
 
 
 def _subscription(owner: Owner, one: Input, action: Open) -> Subscribe:

@@ -11,26 +11,8 @@ from dataclasses import replace
 from random import Random
 from typing import Any, Final
 
+from consistency.dpc import events
 from consistency.dpc.agreement import Agreement, Divergence, suspects
-from consistency.dpc.events import (
-    Action,
-    Advance,
-    Announce,
-    ClearSuffix,
-    Configure,
-    Emit,
-    Event,
-    Grant,
-    InstallLog,
-    InstallSnapshot,
-    Interrupt,
-    PartnerAsks,
-    PartnerGrants,
-    Proceed,
-    Reject,
-    Remade,
-    SliceToLog,
-)
 from consistency.dpc.instance import Checkpoint, Instance, LogReplay
 from consistency.dpc.manager import DpcManager
 from consistency.dpc.partners import Ask, Partners
@@ -57,7 +39,7 @@ from spe.stream.schema import Schema
 from spe.wire.messages import OutputStatus
 from spe.wire.state_size import state_bytes
 
-_ADVANCE: Final = Advance()
+_ADVANCE: Final = events.Advance()
 
 
 class Replica:
@@ -140,7 +122,7 @@ class Replica:
         self.sunion.waits.set_old(_old_us(node))
         self.reading.set_node(node)
         self.recovery.set_node(node)
-        self.handle(Configure(node), now)
+        self.handle(events.Configure(node), now)
 
     @property
     def state(self) -> NodeState:
@@ -203,33 +185,33 @@ class Replica:
 
     # --- events of the shell ---
 
-    def handle(self, event: Event, now: int) -> list[Action]:
+    def handle(self, event: events.Event, now: int) -> list[events.Action]:
         """Has the manager handle an event, and performs its actions; returns those that are left to the shell.
 
         Raises the error of an Interrupt, once all before it is done.
         """
-        left: list[Action] = []
+        left: list[events.Action] = []
         for action in self.core.handle(event, now):
             if not self._perform(action):
                 left.append(action)
         return left
 
-    def _perform(self, action: Action) -> bool:
+    def _perform(self, action: events.Action) -> bool:
         match action:
-            case Emit(Kind.STABLE, output, elements):
+            case events.Emit(Kind.STABLE, output, elements):
                 self.serving.stable(output, elements)
-            case Emit(_, output, elements):
+            case events.Emit(_, output, elements):
                 self.serving.tentative(output, elements)
-            case Reject(rejections):
+            case events.Reject(rejections):
                 self.serving.rejected(rejections)
-            case ClearSuffix():
+            case events.ClearSuffix():
                 self.serving.clear_suffix()
-            case Announce(state, fresh):
+            case events.Announce(state, fresh):
                 self.serving.announce(state, fresh)
-            case SliceToLog() | Remade():
+            case events.SliceToLog() | events.Remade():
                 assert self.logging is not None, "G1: only a log that was asked for is written"
                 self.logging.perform(action)
-            case Interrupt(error):
+            case events.Interrupt(error):
                 raise error
             case _:
                 return False
@@ -242,15 +224,15 @@ class Replica:
             if isinstance(action, Ask):
                 ask = action
             else:
-                more = more or isinstance(action, Proceed)
+                more = more or isinstance(action, events.Proceed)
         return more, ask
 
     def partner_asks(self, asker: str, now: int) -> bool:
         """Is a partner granted leave to reconcile (K2)?"""
-        return Grant() in self.handle(PartnerAsks(asker), now)
+        return events.Grant() in self.handle(events.PartnerAsks(asker), now)
 
     def partner_grants(self, number: int, now: int) -> None:
-        self.handle(PartnerGrants(number), now)
+        self.handle(events.PartnerGrants(number), now)
 
     def step_too_large(self) -> bool:
         """Did a step take in more rows than it should, because too many have the same time (B8)?"""
@@ -365,7 +347,7 @@ class Replica:
             log.install(exported(found.released, at, last_ids[-1], int(released["boundary"])))
         positions = [int(p) for p in found.positions[found.begin]]
         replay = LogReplay(found.begin, found.end, found.commit, found.outputs, positions, found.rows)
-        self.handle(InstallLog(instance, replay), now)
+        self.handle(events.InstallLog(instance, replay), now)
         if self.logging is not None:
             self.logging.goes_on(found.released, last_ids)
         self.recovery.replays_log(positions, safe=safe, ended=lambda: self.core.is_whole)
@@ -382,7 +364,7 @@ class Replica:
         checkpoint = Checkpoint(int(snapshot["restart"]), snapshot["fragment"], list(snapshot["outputs"]))
         for log, state in zip(self.logs, snapshot["logs"], strict=True):
             log.install(state)
-        self.handle(InstallSnapshot(checkpoint, [int(p) for p in snapshot["positions"]]), now)
+        self.handle(events.InstallSnapshot(checkpoint, [int(p) for p in snapshot["positions"]]), now)
         self._follows(origins_of(snapshot), now)
 
     # --- what it takes (L1) ---

@@ -97,8 +97,8 @@ async def test_checkpoint_and_undo_both_end_complete_in_a_chain(
             outcome.assert_complete()
             assert outcome.tentative > 20
             replicas = [r.core for node in cluster.nodes.values() for r in node.replicas().values()]
-            assert sum(r.redone_rows for r in replicas) > 100
-            assert (sum(r.rebuilt_rows for r in replicas) > 0) == (reconcile == "undo")
+            assert sum(r.counts.redone_rows for r in replicas) > 100
+            assert (sum(r.counts.rebuilt_rows for r in replicas) > 0) == (reconcile == "undo")
 
 
 async def test_a_replica_with_undo_gives_a_partner_its_state(jump_clock: JumpClock) -> None:

@@ -125,16 +125,16 @@ class World:
         left = []
         for action in self.replica.handle(event, now):
             match action:
-                case Emit(Kind.STABLE, _, elements):
-                    self._write("S", "B", elements)
-                case Emit(_, _, elements):
-                    self._write("T", "b", elements)
+                case Emit(Kind.STABLE, output, elements):
+                    self.stable(output, elements)
+                case Emit(_, output, elements):
+                    self.tentative(output, elements)
                 case Reject(rejections):
                     self.rejections += rejections
                 case ClearSuffix():
-                    self.out.append("clear")
+                    self.clear_suffix()
                 case Announce(state, fresh):
-                    self.states.append(state.name + ("+fresh" if fresh else ""))
+                    self.announce(state, fresh)
                 case SliceToLog(end):
                     self.logged.append(end)
                     self.ask_log()
@@ -143,6 +143,18 @@ class World:
                 case _:
                     left.append(action)
         return left
+
+    def stable(self, output: int, elements: Sequence[Element]) -> None:
+        self._write("S", "B", elements)
+
+    def tentative(self, output: int, elements: Sequence[Element]) -> None:
+        self._write("T", "b", elements)
+
+    def clear_suffix(self) -> None:
+        self.out.append("clear")
+
+    def announce(self, state: NodeState, fresh: bool) -> None:
+        self.states.append(state.name + ("+fresh" if fresh else ""))
 
     def advance(self, now: int) -> tuple[bool, Ask | None]:
         """One step; returns whether more is waiting, and which partner is to be asked."""
