@@ -98,7 +98,7 @@ class DpcManager:
         """What the shell is to do.  What ends a step early, such as a piece on disk, comes last, as an Interrupt."""
         run = self._run
         try:
-            self._HANDLERS[type(event)](self, event, now)
+            getattr(self, self._HANDLERS[type(event)])(event, now)
         except (OperatorFailed, SpillNotLoaded, SpillDamaged, LogCorrupt) as error:
             run.do(events.Interrupt(error))
         actions, run.actions = run.actions, []
@@ -186,15 +186,16 @@ class DpcManager:
     def _partner_grants(self, event: events.PartnerGrants, now: int) -> None:
         self._mode.granted(event.number, now)
 
-    _HANDLERS: ClassVar[Mapping[type, Callable[[Any, Any, int], None]]] = {
-        events.Advance: _advance,
-        events.PartnerAsks: _partner_asks,
-        events.PartnerGrants: _partner_grants,
-        events.Configure: _configure,
-        events.InstallSnapshot: _install_snapshot,
-        events.InstallLog: _install_log,
-        events.LogRequest: _log_requests,
-        events.LogLost: _log_lost,
+    #: Method of each event, by name.
+    _HANDLERS: ClassVar[Mapping[type, str]] = {
+        events.Advance: "_advance",
+        events.PartnerAsks: "_partner_asks",
+        events.PartnerGrants: "_partner_grants",
+        events.Configure: "_configure",
+        events.InstallSnapshot: "_install_snapshot",
+        events.InstallLog: "_install_log",
+        events.LogRequest: "_log_requests",
+        events.LogLost: "_log_lost",
     }
 
     # --- the state, for the shell ---
