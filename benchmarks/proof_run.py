@@ -20,6 +20,7 @@ import yaml
 
 from benchmarks.data import mixed
 from replicas.client.recorder import Recorder
+from spe import RUN_VERSION
 from spe.config import load_data
 from spe.log.recording import client_folder
 from spe.log.segmented import SegmentedLog
@@ -94,7 +95,9 @@ def make_directory(path: Path, config: dict[str, Any], events: Iterable[dict[str
     path.mkdir()
     (path / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
     plan = load_data(config).plan
-    (path / "cluster.json").write_text(json.dumps({"data": str(path), "fingerprint": plan.fingerprint}))
+    (path / "cluster.json").write_text(
+        json.dumps({"version": RUN_VERSION, "data": str(path), "fingerprint": plan.fingerprint})
+    )
     (path / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     return plan
 

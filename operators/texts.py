@@ -204,13 +204,6 @@ class TextIds:
     def restoring(cls, state: Mapping[str, Any]) -> Steps[TextIds]:
         """Restores a snapshot of this or another process."""
         ids = cls()
-        if "dictionary" in state:  # from an earlier version: a dictionary, in the order of ids
-            strings = state["dictionary"].strings
-            for start, stop in portions(len(strings), steps.RELEASED):
-                yield from ids.reserve(stop - start)
-                ids.ids_of(strings[start:stop])
-                yield
-            return ids
         yield from ids._load(state["ends"], state["text"])
         if isinstance(state["values"], Derived):
             ids._values = yield from IntegerIds.restoring(state["values"].value)

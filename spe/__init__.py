@@ -7,6 +7,8 @@ from importlib import import_module
 from typing import Any
 
 __version__ = "0.1.0"
+#: Format of the directory of a run; stands in its cluster.json.
+RUN_VERSION = 1
 
 
 def __getattr__(name: str) -> Any:

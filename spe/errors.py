@@ -125,6 +125,11 @@ class LogFull(LogError):
     """The disk refused a write, which was undone.  The log can be read and synced; try again later."""
 
 
+def other_version(what: object, found: object, ours: int) -> str:
+    """Why something is not read that was written in another version of its format; "" where it is in ours."""
+    return "" if found == ours else f"{what} is of format version {found}; this release reads version {ours}"
+
+
 class ServerAway(SpeError):
     """A server outside of the cluster does not answer, or lost a connection.  Try again later."""
 

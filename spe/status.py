@@ -22,6 +22,8 @@ from spe.errors import LinkBroken, LinkClosed, NoTls, PeerBusy, SpeError, Turned
 from spe.stream.names import NodeState
 
 T = TypeVar("T")
+#: Of ``spe status --json``.
+STATUS_VERSION: Final = 1
 
 
 def _state(value: object) -> NodeState:
@@ -804,6 +806,7 @@ class ClusterStatus:
     """Output of `spe status --json`.
 
     Attributes:
+      version: of this format: more fields do not change it.
       processes: status of each process that answered, by name.
       errors: reasons why the others did not, by name.
       metrics: known addresses of processes' metrics and health, by name.
@@ -812,6 +815,7 @@ class ClusterStatus:
     processes: Mapping[str, Annotated[ProcessStatus, Field(discriminator="kind")]]
     errors: Mapping[str, str]
     metrics: Mapping[str, str] = field(default_factory=dict)
+    version: int = STATUS_VERSION
 
 
 _PROCESS: Final = TypeAdapter[ProcessStatus](Annotated[ProcessStatus, Field(discriminator="kind")])

@@ -10,7 +10,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from consistency.proof.report.model import VERSION, Report
-from spe.errors import SpeError
+from spe.errors import SpeError, other_version
 
 #: Fields that tell where and how long it was computed, not the result.
 _APART: Final = frozenset({"name", "folder", "versions", "timings_s", "evidence"})
@@ -32,8 +32,8 @@ def read_report(text: str | bytes, where: str | Path) -> Report:
     version = data.get("version") if isinstance(data, dict) else None
     if version is None:
         raise SpeError(f"{where} is no report: it has no version")
-    if version != VERSION:
-        raise SpeError(f"{where} is of version {version}; this release reads version {VERSION}")
+    if why := other_version(where, version, VERSION):
+        raise SpeError(why)
     try:
         return Report.model_validate(data)
     except ValidationError as error:

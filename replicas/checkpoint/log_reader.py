@@ -13,7 +13,7 @@ import trio
 
 from replicas.checkpoint.log_records import Commit, Copies, LogRecord
 from spe.errors import LogCorrupt
-from spe.log.format import Segment
+from spe.log.format import Segment, check_version
 from spe.log.marks import Mark, read_mark
 from spe.log.recovery import live_segments
 from spe.runtime.env import Compute, Storage
@@ -141,9 +141,11 @@ class LogReader:
     def _read_copy(self, segment: Segment, copy: int) -> bytes:
         path = self._copy_folder(copy) / segment.name
         try:
-            return self._storage.read(path) if self._storage.exists(path) else b""
+            data = self._storage.read(path) if self._storage.exists(path) else b""
         except OSError:  # an unreadable block: the other copy has it
             return b""
+        check_version(data, path)
+        return data
 
     def _copy_folder(self, copy: int) -> PurePosixPath:
         return self._folder / COPIES[copy]

@@ -108,9 +108,7 @@ def _read(text: str | bytes, where: str | Path) -> Report:
 
     report = read_report(text, where)
     if report.evidence is None:
-        raise SpeError(
-            f"{where} has no digests: it was made while the run went on, or by an earlier version; make it again"
-        )
+        raise SpeError(f"{where} has no digests: it was made while the run went on; make it again")
     return report
 
 

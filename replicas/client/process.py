@@ -191,7 +191,7 @@ class ClientProcess:
         return [*self._folders.values(), *self._server_sinks()]
 
     def _adopt(self, folder: ResultFolder, begun: Sequence[Channel]) -> None:
-        """Continues results without a fingerprint, which an earlier version wrote."""
+        """Continues results without a fingerprint: somebody removed the file that had it."""
         unlabelled = [str(c) for c in begun if folder.unlabelled(c)]
         if unlabelled:
             channels = ", ".join(unlabelled)

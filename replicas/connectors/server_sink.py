@@ -20,7 +20,7 @@ import trio
 
 from replicas.connectors.sink import SinkCursor
 from spe.connectors.declaration import CURRENT
-from spe.errors import LinkBroken, LinkClosed, ServerAway, SpeError
+from spe.errors import LinkBroken, LinkClosed, ServerAway, SpeError, other_version
 from spe.runtime.env import Compute, Env
 from spe.stream.batch import Batch, Boundary, Element, RecDone
 from spe.stream.change import Change
@@ -43,7 +43,7 @@ ANSWER_S: Final = 30.0
 GOODBYE_S: Final = 1.0
 #: Rows of a correction are waited for so long, to go in one transaction with the rows that they replace (mode current).
 CORRECTION_US: Final = 1_000_000
-_VERSION: Final = 1
+SINK_VERSION: Final = 1
 #: The command that makes a sink begin anew, for messages.
 FORGET: Final = "spe forget CONFIG PROCESS"
 
@@ -323,14 +323,14 @@ class _State(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes, name: str) -> _State:
-        """Decodes a state.  Raises SpeError: another program wrote it."""
+        """Decodes a state.  Raises SpeError: another program or another version wrote it."""
         if not data:
             return cls()
         try:
             state = json.loads(data)
-            if state["version"] != _VERSION:
-                raise ValueError(f"version {state['version']}")
-            channels, client = dict(state["channels"]), str(state.get("client", ""))
+            if why := other_version(f"{name}: its state of the last session", state["version"], SINK_VERSION):
+                raise SpeError(why)
+            channels, client = dict(state["channels"]), str(state["client"])
             return cls(int(state["session"]), int(state["number"]), str(state["mode"]), channels, client)
         except (ValueError, KeyError, TypeError) as error:
             raise SpeError(f"{name}: what it keeps of the last session is no state of a sink: {error}") from error
@@ -376,7 +376,7 @@ class _State(NamedTuple):
             for name, entry in self.channels.items()
         }
         whole = {
-            "version": _VERSION,
+            "version": SINK_VERSION,
             "session": self.session,
             "number": self.number,
             "mode": self.mode,

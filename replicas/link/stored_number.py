@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import zlib
+from typing import Final
+
+from spe.errors import other_version
+
+NUMBER_VERSION: Final = 1
 
 
 def encode_number(number: int) -> bytes:
-    text = str(number)
-    return f"{text} {zlib.crc32(text.encode()):08x}".encode()
+    return _sealed(NUMBER_VERSION, number)
 
 
 def decode_number(data: bytes) -> int:
-    """Decodes a stored number.  Raises ValueError."""
-    number = int(data.decode().partition(" ")[0])
-    if encode_number(number) != data:
+    """Decodes a stored number.  Raises ValueError: it is damaged, or of another version."""
+    version, number = map(int, data.decode().split(" ")[:2])
+    if _sealed(version, number) != data:
         raise ValueError("the checksum does not fit")
+    if why := other_version("a number", version, NUMBER_VERSION):
+        raise ValueError(why)
     return number
+
+
+def _sealed(version: int, number: int) -> bytes:
+    text = f"{version} {number}"
+    return f"{text} {zlib.crc32(text.encode()):08x}".encode()

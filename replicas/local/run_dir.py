@@ -24,10 +24,10 @@ from replicas.faults.state import Conditions
 from replicas.link.connection import TOKEN_VARIABLE, secured
 from replicas.local.run_secret import read_secret
 from replicas.on_spark.addresses import placed
-from spe import __version__
+from spe import RUN_VERSION, __version__
 from spe.config import load
 from spe.config.document import Document
-from spe.errors import SpeError
+from spe.errors import SpeError, other_version
 from spe.plan.deploy import check_all_addressed, with_addresses, with_budget, with_default_client, with_origins
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
@@ -89,6 +89,8 @@ def load_target(path: Path, process: str = "") -> Target:
     file = path / CLUSTER
     try:
         data = json.loads(file.read_text())
+        if why := other_version(file, data.get("version"), RUN_VERSION):
+            raise SpeError(why)
         folder = Path(data["data"])
         plan, directory = load(path / CONFIG, folder)
         directory = with_default_client(plan, directory)
@@ -173,6 +175,7 @@ class RunDirectory:
     def write_cluster(self, plan: Plan, **facts: Any) -> None:
         """Writes the file for :func:`load_target`.  It names the file with the run's secret, and has no secret."""
         data = {
+            "version": RUN_VERSION,
             "pid": os.getpid(),
             "birth": birth_of(os.getpid()),
             "cluster": plan.cluster,

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 
 from replicas.placement.deciders.move import Move
 from spe.errors import LogCorrupt
-from spe.log.issued_directories import ISSUED, MOVES, PATH, IssuedVersion, issued_in
+from spe.log.issued_directories import DATABASE_VERSION, ISSUED, MOVES, PATH, IssuedVersion, issued_in, load_database
 from spe.plan.revision import Revision
 from spe.runtime.env import Env
 from spe.stream.ids import PartitionId
@@ -29,7 +29,8 @@ _MOVE: Final = TypeAdapter(Move)
 _SCHEMA: Final = (
     ISSUED
     + MOVES
-    + """
+    + f"""
+PRAGMA user_version = {DATABASE_VERSION};
 CREATE TABLE IF NOT EXISTS epoch (number INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS actives (plan TEXT, unit TEXT, partition INTEGER, node TEXT);
 CREATE TABLE IF NOT EXISTS directories (
@@ -59,13 +60,16 @@ class CoordinatorStore:
         self._database = sqlite3.connect(":memory:", isolation_level=None)
         try:
             self._load()
+        except LogCorrupt:
+            self._database.close()
+            raise
         except (sqlite3.Error, OSError) as error:
             self._database.close()
             raise LogCorrupt(f"{PATH}: {error}; to begin without it, move the file away") from error
 
     def _load(self) -> None:
         if self._storage.exists(PATH):
-            self._database.deserialize(self._storage.read(PATH))
+            load_database(self._database, self._storage.read(PATH))
             (found,) = self._database.execute("PRAGMA integrity_check(1)").fetchone()
             if found != "ok":
                 raise sqlite3.DatabaseError(found)

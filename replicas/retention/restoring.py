@@ -9,7 +9,7 @@ from typing import NamedTuple
 from replicas.retention.archiving import Archive, OpenArchive
 from replicas.source.retention import archived
 from spe.errors import LogCorrupt, SpeError
-from spe.log.format import HEADER_BYTES, Position, RecordScan, Segment, header_fault
+from spe.log.format import HEADER_BYTES, Position, RecordScan, Segment, check_version, header_fault
 from spe.log.log_start import NAMES, KeptLog, read_kept
 from spe.log.origin import read_identity
 from spe.log.recovery import live_segments
@@ -66,6 +66,7 @@ async def _restore(
             )
         expected = segments[at + 1].first if at + 1 < len(segments) else remaining.first
         data = archive.read(place / segment.name)
+        check_version(data, f"{remaining.archive}/{place / segment.name}")
         if fault := _fault(data, segment, expected):
             raise LogCorrupt(f"{remaining.archive}/{place / segment.name}: {fault}; {expected} begins the next segment")
         await storage.write_atomic(folder / segment.name, data)

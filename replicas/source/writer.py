@@ -85,8 +85,6 @@ class SourceWriter:
         #: Rejected rows that wait for a record of the log (E8), and the number of those written.
         self._rejections: deque[RejectedInput] = deque()
         self._rejected = state.rejected
-        if self._left_out < 0:  # a live source of an earlier version counted anew after each start
-            self._left_out, state = 0, state._replace(consumed=state.last_id)
         self.consumed = state.consumed
         #: Rows that were taken from readers before this one.
         self._before = 0

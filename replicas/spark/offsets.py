@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
-from spe.errors import SpeError
+from spe.errors import SpeError, other_version
+
+OFFSET_VERSION: Final = 1
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class Offset:
     def to_json(self) -> dict[str, Any]:
         """Returns data for JSON.  Equal offsets give equal texts."""
         data: dict[str, Any] = {
+            "version": OFFSET_VERSION,
             "output": self.output,
             "mode": self.mode,
             "query": self.query,
@@ -56,6 +59,8 @@ def offset_of(data: Mapping[str, Any], expected: Offset) -> Offset:
       SpeError: it is of another output, mode or query; or it is none of ours.
     """
     try:
+        if why := other_version("the checkpoint", data["version"], OFFSET_VERSION):
+            raise SpeError(f"{why}: use another checkpoint")
         offset = Offset(
             str(data["output"]),
             str(data["mode"]),
@@ -65,7 +70,7 @@ def offset_of(data: Mapping[str, Any], expected: Offset) -> Offset:
             int(data["incarnation"]),
             str(data.get("session", "")),
             int(data.get("change", 0)),
-            {int(p): int(i) for p, i in data.get("begins", {}).items()},
+            {int(p): int(i) for p, i in data["begins"].items()},
         )
     except (KeyError, TypeError, ValueError, AttributeError):
         raise SpeError(f"the checkpoint is not of an output of a running cluster: {data}") from None
@@ -102,7 +107,7 @@ def start_of(start: Offset, end: Offset) -> Offset:
         if at > end.ids[p]:
             raise SpeError(
                 f"a micro-batch of {end.output}/{p} would begin behind id {at} and end with id {end.ids[p]}: the "
-                "checkpoint was changed, or made by an older version: use another checkpoint"
+                "checkpoint was changed: use another checkpoint"
             )
     return start
 

@@ -1,6 +1,6 @@
 """The bytes of a segment: a header, then records.  Files are handled elsewhere.
 
-    segment = magic | epoch u64 | first sequence u64 | crc32 over (magic, epoch, first)
+    segment = magic with the version | epoch u64 | first sequence u64 | crc32 over (magic, epoch, first)
     record  = length u32 | crc32 over (sequence, body) u32 | sequence u64 | body
 
 All little-endian.  The checksum covers the sequence, so a stale block of an earlier file is never mistaken for a
@@ -16,13 +16,17 @@ from pathlib import PurePosixPath
 from typing import Final, NamedTuple
 
 from spe.checksum import crc32
+from spe.errors import LogCorrupt, other_version
 from spe.runtime.env import AppendFile, Storage
 
 #: Largest body.  Far above a chunk of rows, as a source writes it; bounds the damage of a flipped bit in a length.
 RECORD_BYTES_MAX: Final = 64 << 20
 
 _NAME: Final = re.compile(r"([0-9]{20})-([0-9]{8,})\.seg")
-_MAGIC: Final = b"SPELOG1\n"
+#: Version of segments, and of all that their records hold.
+LOG_VERSION: Final = 1
+_LOG: Final = b"SPELOG"
+_MAGIC: Final = b"%b%d\n" % (_LOG, LOG_VERSION)
 _HEADER: Final = struct.Struct("<8sQQI")
 _RECORD: Final = struct.Struct("<IIQ")
 _SEQUENCE: Final = struct.Struct("<Q")
@@ -75,6 +79,14 @@ def header_fault(data: bytes, segment: Segment) -> str:
     if len(data) < HEADER_BYTES:
         return "the header is cut off"
     return "" if data[:HEADER_BYTES] == encode_header(segment) else "the header is damaged"
+
+
+def check_version(data: bytes, path: object) -> None:
+    """Raises LogCorrupt for a segment of another version, of which the header is whole."""
+    head, crc = data[: HEADER_BYTES - 4], data[HEADER_BYTES - 4 : HEADER_BYTES]
+    if head.startswith(_LOG) and not head.startswith(_MAGIC) and crc == struct.pack("<I", crc32(head)):
+        found = head[len(_LOG) : len(_MAGIC)].decode("ascii", "replace").strip()
+        raise LogCorrupt(other_version(path, found, LOG_VERSION))
 
 
 def encode_record(sequence: int, body: bytes) -> bytes:

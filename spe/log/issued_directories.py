@@ -12,7 +12,7 @@ from contextlib import closing
 from pathlib import PurePosixPath
 from typing import Any, Final, NamedTuple, TypeVar
 
-from spe.errors import LogCorrupt
+from spe.errors import LogCorrupt, other_version
 from spe.plan.directory import Version
 from spe.runtime.env import Storage
 
@@ -20,6 +20,8 @@ T = TypeVar("T")
 
 #: The coordinator's database.
 PATH: Final = PurePosixPath("coordinator", "state.sqlite")
+#: Format of the database: ``PRAGMA user_version``.
+DATABASE_VERSION: Final = 1
 #: Table of issued versions.
 ISSUED: Final = """
 CREATE TABLE IF NOT EXISTS issued (
@@ -109,13 +111,20 @@ def _move(data: Mapping[str, Any]) -> MadeMove:
     )
 
 
+def load_database(database: sqlite3.Connection, data: bytes) -> None:
+    """Fills an empty database.  Raises LogCorrupt: the data are of another version; sqlite3.Error: of none."""
+    database.deserialize(data)
+    (version,) = database.execute("PRAGMA user_version").fetchone()
+    if why := other_version(PATH, version, DATABASE_VERSION):
+        raise LogCorrupt(why)
+
+
 def _read(storage: Storage, rows: Callable[[sqlite3.Connection], list[T]]) -> list[T]:
     if not storage.exists(PATH):
         return []
     with closing(sqlite3.connect(":memory:")) as database:
         try:
-            database.deserialize(storage.read(PATH))
-            database.executescript(ISSUED + MOVES)
+            load_database(database, storage.read(PATH))
             return rows(database)
         except (sqlite3.Error, ValueError, KeyError, TypeError) as error:
             raise LogCorrupt(f"{PATH}: {error!r}") from error

@@ -12,12 +12,13 @@ import zlib
 from pathlib import PurePosixPath
 from typing import Final, NamedTuple
 
-from spe.errors import SpeError
+from spe.errors import LogCorrupt, SpeError, other_version
 from spe.runtime.env import Storage
 from spe.stream.times import BEFORE_TIME, format_timestamp
 
 #: The files, each with the whole record.
 NAMES: Final = ("kept.0", "kept.1")
+START_VERSION: Final = 1
 
 
 class LogCut(SpeError):
@@ -53,7 +54,7 @@ WHOLE: Final = KeptLog()
 
 
 def read_kept(storage: Storage, folder: PurePosixPath) -> KeptLog:
-    """Reads the newest record that is not damaged; WHOLE if there is none."""
+    """Reads the newest record that is not damaged; WHOLE if there is none.  Raises LogCorrupt: another version."""
     return max((record for record in _records(storage, folder) if record is not None), default=WHOLE)
 
 
@@ -91,19 +92,20 @@ async def repair_kept(storage: Storage, folder: PurePosixPath) -> None:
 
 def encode_kept(start: KeptLog) -> bytes:
     """Encodes a record as a line of JSON and its checksum."""
-    body = json.dumps(start._asdict(), sort_keys=True).encode()
+    body = json.dumps({"version": START_VERSION, **start._asdict()}, sort_keys=True).encode()
     return body + b"\n%08x\n" % zlib.crc32(body)
 
 
 def _records(storage: Storage, folder: PurePosixPath) -> list[KeptLog | None]:
-    return [_decode(storage.read(folder / n)) if storage.exists(folder / n) else None for n in NAMES]
+    paths = [folder / name for name in NAMES]
+    return [_decode(storage.read(path), path) if storage.exists(path) else None for path in paths]
 
 
-def _decode(data: bytes) -> KeptLog | None:
+def _decode(data: bytes, path: PurePosixPath) -> KeptLog | None:
     body, _, rest = data.partition(b"\n")
     if rest != b"%08x\n" % zlib.crc32(body):
         return None
-    try:
-        return KeptLog(**json.loads(body))
-    except (ValueError, TypeError):  # written by another version
-        return None
+    record = json.loads(body)
+    if why := other_version(path, record.pop("version", None), START_VERSION):
+        raise LogCorrupt(why)
+    return KeptLog(**record)

@@ -15,11 +15,13 @@ from pathlib import PurePosixPath
 from typing import Final, NamedTuple
 
 from spe.checksum import crc32
-from spe.errors import LogError, LogFull
+from spe.errors import LogCorrupt, LogError, LogFull, other_version
 from spe.log.format import is_torn, write_whole
 from spe.runtime.env import AppendFile, Storage
 
-_SLOT: Final = struct.Struct("<QQI")
+MARK_VERSION: Final = 1
+#: Version, epoch, sequence and CRC-32: the first and the last are there in each version.
+_SLOT: Final = struct.Struct("<IIQI")
 _NAMES: Final = ("mark.0", "mark.1")
 #: Slots per file.  Large enough that emptying a file is rare, small enough to read at once.
 _SLOTS_MAX: Final = 2048
@@ -33,16 +35,18 @@ class Mark(NamedTuple):
 
 
 def _encode(mark: Mark) -> bytes:
-    body = _SLOT.pack(mark.epoch, mark.sequence, 0)[:-4]
+    body = _SLOT.pack(MARK_VERSION, mark.epoch, mark.sequence, 0)[:-4]
     return body + struct.pack("<I", crc32(body))
 
 
-def _decode(data: bytes) -> list[Mark]:
-    """Decodes all valid slots; damaged ones are skipped."""
+def _decode(data: bytes, path: PurePosixPath) -> list[Mark]:
+    """Decodes all valid slots; damaged ones are skipped.  Raises LogCorrupt: one is of another version."""
     marks = []
     for at in range(0, len(data) - _SLOT.size + 1, _SLOT.size):
-        epoch, sequence, crc = _SLOT.unpack_from(data, at)
+        version, epoch, sequence, crc = _SLOT.unpack_from(data, at)
         if crc == crc32(data[at : at + _SLOT.size - 4]):
+            if why := other_version(path, version, MARK_VERSION):
+                raise LogCorrupt(why)
             marks.append(Mark(epoch, sequence))
     return marks
 
@@ -53,14 +57,16 @@ def read_mark(storage: Storage, folder: PurePosixPath) -> Mark | None:
 
 
 def _read_files(storage: Storage, folder: PurePosixPath) -> list[Mark]:
-    return [m for name in _NAMES if storage.exists(folder / name) for m in _decode(storage.read(folder / name))]
+    paths = [folder / name for name in _NAMES]
+    return [mark for path in paths if storage.exists(path) for mark in _decode(storage.read(path), path)]
 
 
 class Marks:
     """Writes the marks of a log."""
 
     def __init__(self, storage: Storage, folder: PurePosixPath) -> None:
-        slots = [_decode(storage.read(folder / n)) if storage.exists(folder / n) else [] for n in _NAMES]
+        paths = [folder / name for name in _NAMES]
+        slots = [_decode(storage.read(path), path) if storage.exists(path) else [] for path in paths]
         newest = [max(f, default=Mark(0, 0)) for f in slots]
         self._files: list[AppendFile] = [storage.open(folder / n) for n in _NAMES]
         self._storage = storage
@@ -115,7 +121,7 @@ class Marks:
         The lock keeps writers apart; this is for file systems on which locks do not hold.
         """
         for file in self._files:
-            first = _decode(file.read(0, _SLOT.size))
+            first = _decode(file.read(0, _SLOT.size), self._folder)
             if first and first[0].epoch > epoch:
                 raise LogError(f"log {self._folder}: writer {first[0].epoch} has taken over from writer {epoch}")
 

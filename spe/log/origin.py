@@ -26,7 +26,7 @@ _IDENTITY: Final = re.compile(r"[0-9a-f]{16}(-[0-9a-f]{16})?")
 
 
 def read_identity(storage: Storage, folder: PurePosixPath) -> str:
-    """Reads the identity of a source's log; "" if there is no log, or an earlier version made it.
+    """Reads the identity of a source's log; "" if there is no log.
 
     Raises:
       LogCorrupt: the file has other content, or the rest of the log is gone.
@@ -45,7 +45,7 @@ def read_identity(storage: Storage, folder: PurePosixPath) -> str:
 
 
 def signature_of(identity: str) -> str:
-    """The signature in an identity; "" if an earlier version made the log."""
+    """The signature in an identity; "" if it has none."""
     return identity.partition("-")[2]
 
 

@@ -14,7 +14,7 @@ from spe.runtime.env import Storage
 
 #: Path below the directory of a run.
 PROVED: Final = PurePosixPath("follow", "proved.json")
-_VERSION: Final = 1
+PROVED_VERSION: Final = 1
 
 
 def encode_proved(sources: Mapping[str, tuple[str, int]], clients: Mapping[str, Mapping[str, int]]) -> str:
@@ -25,7 +25,7 @@ def encode_proved(sources: Mapping[str, tuple[str, int]], clients: Mapping[str, 
       clients: by client and channel, the first record of the recording that is still needed.
     """
     logs = {name: {"identity": identity, "record": record} for name, (identity, record) in sources.items()}
-    return json.dumps({"version": _VERSION, "sources": logs, "clients": clients}) + "\n"
+    return json.dumps({"version": PROVED_VERSION, "sources": logs, "clients": clients}) + "\n"
 
 
 def proved_of_source(storage: Storage, stream: str, identity: str) -> int | None:
@@ -57,6 +57,6 @@ def _read(storage: Storage) -> dict[str, Any] | None:
         return None
     try:
         data = json.loads(storage.read(PROVED))
-        return dict(data) if data["version"] == _VERSION else {}
+        return dict(data) if data["version"] == PROVED_VERSION else {}
     except (KeyError, ValueError, TypeError, OSError):
         return {}

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Final, NamedTuple
 
-from spe.errors import SpeError
+from spe.errors import SpeError, other_version
 from spe.runtime.env import Storage
 
-_VERSION: Final = 1
+PROVENANCE_VERSION: Final = 1
 #: Name of the file, in a client's folder and in a sink's.
 PROVENANCE: Final = ".spe.json"
 
@@ -34,20 +34,21 @@ def read_provenance(storage: Storage, path: PurePosixPath) -> dict[str, Provenan
     """Reads the provenance of each channel; {} if there is no file.
 
     Raises:
-      SpeError: the file is damaged, or of another version of this program.
+      SpeError: the file is damaged, or of another version.
     """
     if not storage.exists(path):
         return {}
     try:
         data = json.loads(storage.read(path))
-        if data["version"] != _VERSION:
-            raise ValueError(f"version {data['version']}; this program reads version {_VERSION}")
+        if why := other_version(path, data["version"], PROVENANCE_VERSION):
+            raise SpeError(why)
         channels = data["channels"].items()
-        return {str(c): Provenance(str(entry["query"]), str(entry.get("origin", ""))) for c, entry in channels}
+        return {str(c): Provenance(str(entry["query"]), str(entry["origin"])) for c, entry in channels}
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise SpeError(f"{path}: expected what these results were made for, as JSON: {error}") from None
 
 
 def encode_provenance(channels: Mapping[str, Provenance]) -> bytes:
     """Encodes a file for :func:`read_provenance`."""
-    return json.dumps({"version": _VERSION, "channels": {c: p._asdict() for c, p in channels.items()}}).encode()
+    known = {channel: one._asdict() for channel, one in channels.items()}
+    return json.dumps({"version": PROVENANCE_VERSION, "channels": known}).encode()

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any, Final
 
-from spe.errors import LogCorrupt
+from spe.errors import LogCorrupt, other_version
 from spe.stream.batch import Batch, Rows
 from spe.stream.names import Kind
 from spe.stream.schema import Schema
@@ -38,7 +38,8 @@ PIECE_ROWS: Final = 65_536
 _LENGTH: Final = struct.Struct("<I")
 _END: Final = b"SPEPART1"
 _DIGEST_BYTES: Final = 16
-_VERSION: Final = 1
+#: Version of the ledger, and of the parts that it names.
+PUSH_VERSION: Final = 1
 _NAME: Final = re.compile(r"[0-9a-f]{32}")
 
 
@@ -274,7 +275,7 @@ class PushLedger:
 
     def encode(self) -> bytes:
         data = {
-            "version": _VERSION,
+            "version": PUSH_VERSION,
             "rows": self.rows,
             "writers": {name: [last.query, last.batch, dict(last.earlier)] for name, last in self.writers.items()},
             "pending": [
@@ -294,21 +295,20 @@ def read_ledger(data: bytes) -> PushLedger:
         if digest_of(text.encode()) != outer["digest"]:
             raise LogCorrupt("the checksum does not match")
         ledger: Any = json.loads(text)
-        if ledger["version"] != _VERSION:
-            raise LogCorrupt(f"version {ledger['version']}; this release knows {_VERSION}")
+        if why := other_version("the ledger", ledger["version"], PUSH_VERSION):
+            raise LogCorrupt(why)
         return PushLedger(
             int(ledger["rows"]),
-            {name: _last_pushed(*entry) for name, entry in ledger["writers"].items()},
+            {str(name): _last_pushed(*entry) for name, entry in ledger["writers"].items()},
             tuple(
                 PushedBatch(int(after), int(rows), int(size), tuple((str(n), str(d)) for n, d in parts))
                 for after, rows, size, parts in ledger["pending"]
             ),
-            frozenset(str(writer) for writer in ledger.get("ended", ())),
+            frozenset(str(writer) for writer in ledger["ended"]),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise LogCorrupt(f"no ledger of pushed batches: {error!r}") from None
 
 
-def _last_pushed(query: str, batch: int, earlier: Mapping[str, int] | None = None) -> LastPushed:
-    """Decodes an entry, also of a version without earlier queries."""
-    return LastPushed(str(query), int(batch), {str(q): int(b) for q, b in (earlier or {}).items()})
+def _last_pushed(query: str, batch: int, earlier: Mapping[str, int]) -> LastPushed:
+    return LastPushed(str(query), int(batch), {str(q): int(b) for q, b in earlier.items()})

@@ -14,7 +14,7 @@ from pathlib import PurePosixPath
 from typing import Final, NamedTuple
 
 from spe.errors import LogCorrupt, RemoteProtocolError
-from spe.log.format import HEADER_BYTES, Position, Record, RecordScan, Segment, header_fault
+from spe.log.format import HEADER_BYTES, Position, Record, RecordScan, Segment, check_version, header_fault
 from spe.log.recovery import kept_segments
 from spe.runtime.env import Storage
 from spe.stream.batch import Element
@@ -73,8 +73,9 @@ def decode_recorded(record: Record, schema: Schema, pool: StringPool, folder: Pu
 
 
 def scan_segment(storage: Storage, folder: PurePosixPath, segment: Segment) -> RecordScan:
-    """Scans the records of a segment; none if its header was never whole."""
+    """Scans the records of a segment; none if its header was never whole.  Raises LogCorrupt: another version."""
     data = storage.read(folder / segment.name)
+    check_version(data, folder / segment.name)
     records = memoryview(b"" if header_fault(data, segment) else data)[HEADER_BYTES:]
     return RecordScan(records, Position(segment.first, segment.first, HEADER_BYTES))
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from spe.errors import LogCorrupt
-from spe.log.format import HEADER_BYTES, Position, Record, RecordScan, Segment, header_fault
+from spe.log.format import HEADER_BYTES, Position, Record, RecordScan, Segment, check_version, header_fault
 from spe.log.log_start import KeptLog, read_kept
 from spe.log.marks import Mark, read_mark
 from spe.runtime.env import Storage
@@ -92,6 +92,7 @@ class Recovery:
             data = self._storage.read(self._folder / segment.name)
         except FileNotFoundError:
             raise LogCorrupt(f"{self._folder / segment.name} was deleted while the log was read") from None
+        check_version(data, self._folder / segment.name)
         self.sizes[segment.first] = len(data)
         scan = RecordScan(memoryview(data)[HEADER_BYTES:], Position(segment.first, segment.first, HEADER_BYTES))
         fault = header_fault(data, segment)

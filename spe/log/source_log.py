@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Final, NamedTuple
 
-from spe.errors import LogCorrupt
+from spe.errors import LogCorrupt, other_version
 from spe.log import read_log
 from spe.log.log_start import need_whole
 from spe.log.rejected_rows import REJECTED
@@ -23,17 +23,10 @@ from spe.stream.strings import StringPool
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
 from spe.wire.codec import decode_standalone, encode_standalone, standalone_parts
 
-#: Version of the state, negative, since a record of version 1 began with an id.
-_VERSION: Final = -2
-_HEAD: Final = struct.Struct("<9q")
-_HEAD_OF_1: Final = struct.Struct("<7q")
-#: Version of a record with a cursor: after the head come the length of the cursor, and the cursor.
-_VERSION_WITH_CURSOR: Final = -3
-#: Version of a record of a source with ``rejected``: after the head come the number of rows rejected so far; then the
-#: cursor, which may be empty, and the rejected rows, each after its length.
-_VERSION_WITH_REJECTED: Final = -4
-_LENGTH: Final = struct.Struct("<I")
-_FIRST: Final = struct.Struct("<q")
+RECORD_VERSION: Final = 1
+#: Version, lengths of the cursor and of the rejected rows, zero, and the numbers of the state; then the cursor, the
+#: rejected rows, and the batch.
+_HEAD: Final = struct.Struct("<4I9q")
 
 #: Number of rows from which copying the columns is slower than writing each of them.
 _ROWS_OF_PARTS: Final = 1_000
@@ -52,8 +45,7 @@ class SourceState(NamedTuple):
       consumed: rows taken from the reader, malformed and refused ones included.
       origin_us: event time at which the replay or the generator began.
       begun_us: wall time at which it began.
-      left_out: count of consumed rows that became no tuple, being malformed or refused; None: unknown, in a
-        record of version 1.
+      left_out: count of consumed rows that became no tuple, being malformed or refused.
       cursor: position from which the reader continues after these rows (S9); empty if it needs none.
       rejected: count of left-out rows that the log stores, for the sink of rejected rows (E8).
     """
@@ -65,7 +57,7 @@ class SourceState(NamedTuple):
     consumed: int = 0
     origin_us: int = BEFORE_TIME
     begun_us: int = BEFORE_TIME
-    left_out: int | None = 0
+    left_out: int = 0
     cursor: bytes = b""
     rejected: int = 0
 
@@ -94,7 +86,6 @@ def encode_source_record(
     """Encodes a record with a batch, or (None) with a lease alone.
 
     Args:
-      state: with ``left_out``.
       rejected: rows rejected since the previous record, the last ones counted by ``state.rejected``.
     """
     head = _encode_head(state, rejected)
@@ -111,52 +102,23 @@ def source_record_parts(
 
 
 def _encode_head(state: SourceState, rejected: Batch | None) -> bytes:
-    *numbers, left_out, cursor, count = state
-    assert left_out is not None
-    version = _VERSION_WITH_REJECTED if count else _VERSION_WITH_CURSOR if cursor else _VERSION
-    head = _HEAD.pack(version, *numbers, left_out)
-    if count:
-        rows = b"" if rejected is None else encode_standalone(rejected, REJECTED)
-        head += _FIRST.pack(count) + _LENGTH.pack(len(cursor)) + cursor + _LENGTH.pack(len(rows)) + rows
-    elif cursor:
-        head += _LENGTH.pack(len(cursor)) + cursor
-    return head
+    *numbers, cursor, count = state
+    rows = b"" if rejected is None else encode_standalone(rejected, REJECTED)
+    return _HEAD.pack(RECORD_VERSION, len(cursor), len(rows), 0, *numbers, count) + cursor + rows
 
 
-def _version(body: bytes) -> int:
-    """Returns the version, negative; 0 or more, an id, in version 1.  Raises LogCorrupt."""
-    version = int(_FIRST.unpack_from(body)[0]) if len(body) >= _FIRST.size else 0
-    if version < _VERSION_WITH_REJECTED or version == -1:
-        raise LogCorrupt(f"a source record of version {-version}; this release knows up to {-_VERSION_WITH_REJECTED}")
-    _need(body, _HEAD.size if version < 0 else _HEAD_OF_1.size)
-    return version
-
-
-def _need(body: bytes, size: int) -> None:
-    if len(body) < size:
-        raise LogCorrupt(f"a source record of {len(body)} bytes; at least {size} were expected")
-
-
-def _layout(body: bytes, version: int) -> _Layout:
-    """Returns the places of the parts.  Raises LogCorrupt."""
-    at = _HEAD.size if version < 0 else _HEAD_OF_1.size
-    if version > _VERSION_WITH_CURSOR:
-        return _Layout(slice(at, at), slice(at, at), at)
-    if version == _VERSION_WITH_CURSOR:
-        cursor = _section(body, at)
-        return _Layout(cursor, slice(cursor.stop, cursor.stop), cursor.stop)
-    cursor = _section(body, at + _FIRST.size)
-    rejected = _section(body, cursor.stop)
-    return _Layout(cursor, rejected, rejected.stop)
-
-
-def _section(body: bytes, at: int) -> slice:
-    """Returns the place of bytes that follow their length.  Raises LogCorrupt."""
-    begin = at + _LENGTH.size
-    _need(body, begin)
-    end = begin + int(_LENGTH.unpack_from(body, at)[0])
-    _need(body, end)
-    return slice(begin, end)
+def _layout(body: bytes) -> _Layout:
+    """Raises LogCorrupt: these bytes are no source record, or one of another version."""
+    if len(body) < _HEAD.size:
+        raise LogCorrupt(f"a source record of {len(body)} bytes; at least {_HEAD.size} were expected")
+    version, cursor, rejected, *_ = _HEAD.unpack_from(body)
+    if why := other_version("a source record", version, RECORD_VERSION):
+        raise LogCorrupt(why)
+    behind = _HEAD.size + cursor
+    end = behind + rejected
+    if len(body) < end:
+        raise LogCorrupt(f"a source record of {len(body)} bytes; at least {end} were expected")
+    return _Layout(slice(_HEAD.size, behind), slice(behind, end), end)
 
 
 def decode_source_state(body: bytes) -> SourceState:
@@ -165,16 +127,9 @@ def decode_source_state(body: bytes) -> SourceState:
     Raises:
       LogCorrupt: the bytes are no source record (another program's log).
     """
-    version = _version(body)
-    if version >= 0:
-        return SourceState(*_HEAD_OF_1.unpack_from(body))._replace(left_out=None)
-    _, *numbers = _HEAD.unpack_from(body)
-    state = SourceState(*numbers)
-    if version == _VERSION:
-        return state
-    cursor = bytes(body[_layout(body, version).cursor])
-    rejected = _FIRST.unpack_from(body, _HEAD.size)[0] if version == _VERSION_WITH_REJECTED else 0
-    return state._replace(cursor=cursor, rejected=rejected)
+    cursor = bytes(body[_layout(body).cursor])
+    _, _, _, _, *numbers, count = _HEAD.unpack_from(body)
+    return SourceState(*numbers)._replace(cursor=cursor, rejected=count)
 
 
 def decode_source_batch(body: bytes, schema: Schema, pool: StringPool) -> Batch | None:
@@ -183,7 +138,7 @@ def decode_source_batch(body: bytes, schema: Schema, pool: StringPool) -> Batch 
     Raises:
      LogCorrupt: the bytes hold other data.
     """
-    return _batch(body[_layout(body, _version(body)).batch :], schema, pool)
+    return _batch(body[_layout(body).batch :], schema, pool)
 
 
 def decode_rejected(body: bytes, pool: StringPool) -> Batch | None:
@@ -192,7 +147,7 @@ def decode_rejected(body: bytes, pool: StringPool) -> Batch | None:
     Raises:
      LogCorrupt: the bytes hold other data.
     """
-    return _batch(body[_layout(body, _version(body)).rejected], REJECTED, pool)
+    return _batch(body[_layout(body).rejected], REJECTED, pool)
 
 
 def _batch(data: bytes, schema: Schema, pool: StringPool) -> Batch | None:
@@ -220,7 +175,7 @@ def check_record(before_id: int | None, state: SourceState, batch: Batch | None)
         )
     if batch is not None and (batch.upto_id != state.last_id or batch.upto_id - batch.from_id != len(batch)):
         raise LogCorrupt(f"{len(batch)} tuples take the ids {first + 1} to {state.last_id}")
-    if state.left_out is not None and state.consumed - state.left_out != state.last_id:
+    if state.consumed - state.left_out != state.last_id:
         raise LogCorrupt(
             f"{state.consumed} rows were read and {state.left_out} of them left out, which does not leave the "
             f"{state.last_id} tuples that are counted"

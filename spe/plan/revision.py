@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final, TypeAlias
 from pydantic import Field, TypeAdapter, ValidationError
 from pydantic import StrictInt as Integer
 
-from spe.errors import OtherConfiguration
+from spe.errors import OtherConfiguration, other_version
 from spe.plan.directory import CONFIGURED, Directory, Role, Version
 from spe.plan.nodes import Node
 from spe.plan.settings import NodeSettings
@@ -23,6 +23,7 @@ from spe.stream.ids import PartitionId, ReplicaId
 from spe.stream.names import NodeId
 from spe.wire.fields import REVISION_BYTES
 
+REVISION_VERSION: Final = 1
 #: Largest revision before compression.
 _TEXT_BYTES: Final = 8 << 20
 
@@ -39,8 +40,8 @@ class _Data:
     configured: _Name
     roles: list[tuple[_Name, _Id, _Roles]]
     nodes: list[Node]
-    settings: dict[_Name, NodeSettings] = field(default_factory=dict)
-    lent: list[tuple[_Name, _Id, _Name]] = field(default_factory=list)
+    settings: dict[_Name, NodeSettings]
+    lent: list[tuple[_Name, _Id, _Name]]
 
 
 _DATA: Final = TypeAdapter(_Data)
@@ -110,17 +111,19 @@ class Revision:
         settings = {str(id): replica for id, replica in self.settings.items()}
         lent = [(str(replica.unit), replica.partition, str(replica.node)) for replica in sorted(self.lent)]
         text = _DATA.dump_json(_Data(self.version, self.configured, roles, list(self.nodes.values()), settings, lent))
-        data = zlib.compress(text)
+        data = bytes([REVISION_VERSION]) + zlib.compress(text)
         if len(data) > REVISION_BYTES or len(text) > _TEXT_BYTES:
             raise ValueError(f"a directory of {len(data)} bytes; at most {REVISION_BYTES}")
         return data
 
     @classmethod
     def decode(cls, data: bytes) -> Revision:
-        """Decodes a revision.  Raises ValueError for other or damaged bytes."""
+        """Decodes a revision.  Raises ValueError for other or damaged bytes, and for another version."""
+        if data and (why := other_version("the directory", data[0], REVISION_VERSION)):
+            raise ValueError(why)
         reader = zlib.decompressobj()
         try:
-            text = reader.decompress(data, _TEXT_BYTES)
+            text = reader.decompress(data[1:], _TEXT_BYTES)
             if not reader.eof or reader.unused_data:
                 raise ValueError("a directory is cut, too large, or followed by something else")
             decoded = _DATA.validate_json(text)

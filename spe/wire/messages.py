@@ -61,7 +61,7 @@ class VersionRange(NamedTuple):
 
 
 #: Versions that this software supports.
-PROTOCOL: Final = VersionRange(7, 7)
+PROTOCOL: Final = VersionRange(1, 1)
 #: Most announcements in one message: they fit a control frame, however long the names are.
 ANNOUNCEMENTS_MAX: Final = 64
 
@@ -831,11 +831,9 @@ def decode_message(body: Buffer, values_max: int = VALUES_MAX) -> Message:
 
 def _known_part(values: list[Any], count: int) -> list[Any]:
     """The known fields of a hello: a later version may have more.  Without a common version only the range is read."""
-    if not values or type(values[0]) is not int:
+    if len(values) < 2 or not all(type(v) is int for v in values[:2]):
         return values
-    # Up to version 5 a hello had one number.
-    highest = values[1] if len(values) > 1 and type(values[1]) is int else values[0]
-    theirs = VersionRange(values[0], highest)
+    theirs = VersionRange(*values[:2])
     if PROTOCOL.common(theirs) is None:
         return [*theirs, "", "node", "", 0, "", "", 0, 0]
     return values[:count] if theirs.highest > PROTOCOL.highest else values

@@ -18,7 +18,7 @@ import msgpack
 import numpy as np
 
 from spe.checksum import crc32
-from spe.errors import LocalProtocolError, RemoteProtocolError
+from spe.errors import LocalProtocolError, RemoteProtocolError, other_version
 from spe.stream.batch import AnyArray, Batch, Boundary, Column, Rows
 from spe.stream.frozen import Derived, FrozenArray
 from spe.stream.names import Kind
@@ -112,8 +112,8 @@ def decode_state(data: bytes | bytearray | memoryview) -> Any:
     magic, version, crc, zero, length = _HEADER.unpack_from(data)
     if magic != _MAGIC or zero:
         raise RemoteProtocolError("state: these bytes are no state")
-    if version != STATE_VERSION:
-        raise RemoteProtocolError(f"state: version {version}; this program reads version {STATE_VERSION}")
+    if why := other_version("the state", version, STATE_VERSION):
+        raise RemoteProtocolError(why)
     body = memoryview(data)[_HEADER.size :]
     if length > min(SKELETON_BYTES, len(body)) or crc32(body) != crc:
         raise RemoteProtocolError("state: the bytes are damaged or cut off")

@@ -87,7 +87,7 @@ def heartbeat(*acks: tuple[str, int, str, int]) -> Heartbeat:
         ({"name": "client:"}, "'client:' is no client of this cluster"),
         ({"role": "control", "name": ""}, "'' is no control of this cluster"),
         ({"role": "coordinator"}, "'client:c' is no coordinator of this cluster"),
-        ({"lowest": 98, "highest": 99}, "the peer speaks versions 98 to 99, n1a speaks version 7"),
+        ({"lowest": 98, "highest": 99}, "the peer speaks versions 98 to 99, n1a speaks version 1"),
         ({"cluster": "elsewhere"}, "this is cluster 'test', not 'elsewhere'"),
         ({"fingerprint": "abc"}, "the plan is another one"),
         ({"token": "guess"}, "the token does not match"),
@@ -110,34 +110,31 @@ async def test_a_hello_of_another_cluster_is_refused_with_the_reason(
 @pytest.mark.parametrize(
     ("fields", "answer"),
     [
-        ([7, 7], Welcome),
-        ([7, 9], Welcome),
-        ([4, 9], Welcome),
-        ([4, 6], Refused),
-        ([8, 9], Refused),
-        ([5], Refused),
+        ([1, 1], Welcome),
+        ([1, 3], Welcome),
+        ([0, 3], Welcome),
+        ([2, 3], Refused),
     ],
 )
 async def test_a_peer_of_another_release_gets_a_version_that_both_know(
     jump_clock: JumpClock, fields: list[int], answer: type[Message]
 ) -> None:
-    """A later release may say more in its hello; before version 6 there was one number instead of a range."""
+    """A later release may say more in its hello."""
     async with FaultyCluster(*make_plan()) as cluster:
         await cluster.start()
         await trio.sleep(1)
         peer = await visit(cluster)
-        rest = [cluster.plan.cluster, "client", "client:c", 1, cluster.plan.fingerprint, ""]
-        rest += [] if len(fields) == 1 else [0, 0]
+        rest = [cluster.plan.cluster, "client", "client:c", 1, cluster.plan.fingerprint, "", 0, 0]
         later = ["more", 4] if fields[-1] > PROTOCOL.highest else []
         await peer.say(frame(FrameType.CONTROL, msgpack.packb([Hello.TAG, *fields, *rest, *later])))
         told = await peer.hear()
         assert isinstance(told, answer)
         if isinstance(told, Welcome):
-            assert told.version == 7
+            assert told.version == 1
             await peer.say(heartbeat())
             assert isinstance(await peer.hear(), HeartbeatAnswer)
         elif isinstance(told, Refused):
-            assert f"the peer speaks {VersionRange(fields[0], fields[-1])}, n1a speaks version 7" in told.reason
+            assert f"the peer speaks {VersionRange(*fields)}, n1a speaks version 1" in told.reason
 
 
 BAD: dict[str, Callable[[FaultyCluster], list[Message | bytes]]] = {

@@ -186,7 +186,7 @@ def late_result(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -
 @pytest.mark.parametrize(
     ("announced", "kept", "bound_s"),
     [
-        ([], None, 2),  # a recording of an earlier version: not known
+        ([], None, 2),  # nothing was announced: not known
         ([(0, 5)], True, 5),
         ([(0, 2), (3, 5)], True, 5),  # a node began anew with more, before the result was late
         ([(0, 5), (4, 2)], True, 5),  # with less, while it was on its way (X5)

@@ -332,7 +332,7 @@ def test_a_batch_that_would_begin_behind_its_end_is_refused(output: LiveOutput) 
     reader._connected = nodes  # type: ignore[assignment]
     nodes.begins = {0: 100, 1: 7}
     start = through(reader.initialOffset())
-    end = {**start, "ids": {"0": 15, "1": 9}, "begins": {}}  # an older version did not say where it began
+    end = {**start, "ids": {"0": 15, "1": 9}, "begins": {}}
     with pytest.raises(SpeError, match=r"totals/0 would begin behind id 100 and end with id 15"):
         reader.partitions(start, end)
 

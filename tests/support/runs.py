@@ -11,6 +11,7 @@ import trio
 import yaml
 
 from replicas.client.recorder import Recorder
+from spe import RUN_VERSION
 from spe.config import load_data
 from spe.log.announced_settings import RecordedAnnouncement
 from spe.log.recording import client_folder
@@ -64,7 +65,8 @@ def make_run(
     (path / "config.yaml").write_text(yaml.safe_dump(dict(config), sort_keys=False))
     plan, directory = load_data(config, folder=data or path)
     directory = with_default_client(plan, directory)
-    facts = {"data": str(data or path), "fingerprint": plan.fingerprint, "versions": {"spe": "0"}, "origins": {}}
+    facts: dict[str, Any] = {"version": RUN_VERSION, "data": str(data or path), "fingerprint": plan.fingerprint}
+    facts |= {"versions": {"spe": "0"}, "origins": {}}
     (path / "cluster.json").write_text(json.dumps(facts))
     (path / "events.jsonl").write_text("".join(json.dumps(e) + "\n" for e in events))
     if summary is not None:

@@ -17,7 +17,7 @@ from spe.stream.names import StreamId
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-#: Reason why it is unknown whether X held: the recording is of an earlier version.
+#: Reason why it is unknown whether X held: no announcement was recorded.
 NOT_ANNOUNCED: Final = "no node announced its X to this client; allowed is what the copy of the configuration says"
 
 

@@ -15,7 +15,7 @@ from consistency.proof.comparing.offenders import FIRST
 from consistency.proof.follow.readers import ChannelProgress, LogProgress
 from consistency.proof.report.follow_model import FollowedStep
 from consistency.proof.report.model import Flaw, FlawCount, Offender, Verdict
-from spe.errors import SpeError
+from spe.errors import SpeError, other_version
 from spe.runtime.storage import sync_folder
 from spe.stream.times import BEFORE_TIME
 
@@ -130,7 +130,9 @@ def load_state(folder: Path, fingerprint: str, origins: dict[str, str]) -> State
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or "the whole"
-        raise SpeError(f"{path} is damaged, or of another version: {place}: {first['msg']}; {anew}") from error
+        if place == "version" and (why := other_version(path, first["input"], VERSION)):
+            raise SpeError(f"{why}; {anew}") from error
+        raise SpeError(f"{path} is damaged: {place}: {first['msg']}; {anew}") from error
     if (state.fingerprint, state.origins) != (fingerprint, origins):
         raise SpeError(f"{path} is of another run than the directory that it lies in; {anew}")
     return state

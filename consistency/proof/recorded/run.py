@@ -16,10 +16,11 @@ from typing import Any, Final
 
 from consistency.proof.agreement import disagreements
 from consistency.proof.recorded.query_file import Reading, read
+from spe import RUN_VERSION
 from spe.config import load
-from spe.errors import SpeError
+from spe.errors import SpeError, other_version
 from spe.log.announced_settings import RecordedAnnouncement, announced_folder, read_announced
-from spe.log.format import Segment, encode_header
+from spe.log.format import HEADER_BYTES, Segment, check_version
 from spe.log.issued_directories import IssuedVersion, MadeMove, read_issued, read_moves
 from spe.log.log_start import need_judged
 from spe.log.origin import combined, read_identity, signature_of
@@ -36,9 +37,6 @@ from spe.runtime.storage import DiskStorage
 from spe.stream.ids import Channel
 from spe.stream.names import StreamId
 
-#: First bytes of every log, before the version of its format; and the length of both together.
-_LOG: Final = b"SPELOG"
-_MAGIC_BYTES: Final = 8
 #: A process id that no process has.
 _NOBODY: Final = 2**31 - 1
 _CONFIG: Final = "config.yaml"
@@ -83,6 +81,8 @@ class Run:
         facts = _read_json(path / _CLUSTER, "the directory of a run has one from its start on")
         if not isinstance(facts, dict) or not {"data", "fingerprint"} <= facts.keys():
             raise SpeError(f"{path / _CLUSTER} is damaged: it does not name the data and the fingerprint of the plan")
+        if why := other_version(path / _CLUSTER, facts.get("version"), RUN_VERSION):
+            raise SpeError(why)
         if not (path / _CONFIG).is_file():
             raise SpeError(f"{path} is incomplete: there is no {_CONFIG}, the copy of the configuration that was run")
         plan, directory = load(path / _CONFIG, facts["data"])
@@ -120,27 +120,18 @@ class Run:
         self._check_origins()
 
     def _check_version(self, folder: Path, segments: list[Segment]) -> None:
-        """Raises SpeError for a log of another version of the format, which would look damaged.
-
-        A file that is no log at all is reported where it is read: the end of a log may be torn.
-        """
+        """Raises LogCorrupt for a log of another version; a file that is no log is reported where it is read."""
         for segment in segments:
             try:
                 with (folder / segment.name).open("rb") as file:
-                    magic = file.read(_MAGIC_BYTES)
+                    check_version(file.read(HEADER_BYTES), folder / segment.name)
             except FileNotFoundError:
                 continue  # `retain` has deleted it since; if it is needed, its reader reports that
-            ours = encode_header(segment)[:_MAGIC_BYTES]
-            if magic != ours and magic.startswith(_LOG):
-                there, here = (text.removeprefix(_LOG).decode("ascii", "replace").strip() for text in (magic, ours))
-                raise SpeError(
-                    f"{folder / segment.name} is a log of version {there}; this release reads version {here}"
-                )
 
     def _check_origins(self) -> None:
         """Raises SpeError where a recording comes from other source logs than those of the run (rule S6).
 
-        A recording of an earlier version has no origins, and is judged by its rows alone.
+        A recording without origins is judged by its rows alone.
         """
         if self.origin:
             return  # on another file system; small files may be missing here
@@ -206,7 +197,7 @@ class Run:
         return self.path / channel_folder(client_folder(client), channel)
 
     def announced(self, client: str) -> list[RecordedAnnouncement]:
-        """Returns X and waits as a client recorded them; [] in one of an earlier version.  Raises LogCorrupt."""
+        """Returns X and waits as a client recorded them; [] if it recorded none.  Raises LogCorrupt."""
         return list(read_announced(self.storage, announced_folder(client_folder(client))))
 
     def issued(self) -> list[IssuedVersion]:

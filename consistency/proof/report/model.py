@@ -466,7 +466,7 @@ class Report(_Data):
 
     Attributes:
       recovery: None where there was room for all lost partitions.
-      evidence: None while the run goes on, and in reports of earlier versions.
+      evidence: None while the run goes on.
     """
 
     version: Literal[1] = VERSION

@@ -452,8 +452,8 @@ def _promises(rows: Sequence[Promise]) -> str:
     head = "<h3>Node by node</h3><p class='sub'>"
     if not rows:
         return (
-            f"{head}No client recorded an announcement of X: the recordings are of an earlier version, or no node "
-            "was reached. What is allowed above is what the copy of the configuration says, which proves nothing.</p>"
+            f"{head}No client recorded an announcement of X: no node was reached. "
+            "What is allowed above is what the copy of the configuration says, which proves nothing.</p>"
         )
     columns = [("node", ""), ("unit", ""), ("X", "r"), ("α", "r"), ("policy", ""), ("reconcile", ""), ("since", "r")]
     columns += [

@@ -9,10 +9,10 @@ from typing import Final
 
 import msgpack
 
-from spe.errors import LogCorrupt, ServerAway
+from spe.errors import LogCorrupt, ServerAway, other_version
 from spe.runtime.env import Storage
 
-_VERSION: Final = 1
+OUTBOX_VERSION: Final = 1
 
 
 class Outbox:
@@ -55,8 +55,8 @@ class Outbox:
     def _read(self) -> None:
         try:
             stored = msgpack.unpackb(self._storage.read(self._path))
-            if stored["version"] != _VERSION:
-                raise ValueError(f"version {stored['version']}")
+            if why := other_version(self._path, stored["version"], OUTBOX_VERSION):
+                raise LogCorrupt(why)
             self.sender, self.number = str(stored["sender"]), int(stored["number"])
             self.state, self._after = bytes(stored["state"]), bytes(stored["after"])
             self.bodies = [bytes(body) for body in stored["bodies"]]
@@ -83,7 +83,7 @@ class Outbox:
 
     async def _write(self) -> None:
         outbox = {
-            "version": _VERSION,
+            "version": OUTBOX_VERSION,
             "sender": self.sender,
             "number": self.number,
             "state": self.state,

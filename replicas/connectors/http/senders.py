@@ -109,8 +109,7 @@ class SenderNumbers:
             return cls()
         try:
             stored = msgpack.unpackb(cursor[_COUNT.size :])
-            # A cursor of an earlier version has no refused_us.
-            senders = {str(s): _Last(int(n), bytes(digest), *map(int, at)) for s, (n, digest, *at) in stored.items()}
+            senders = {str(s): _Last(int(n), bytes(digest), int(at)) for s, (n, digest, at) in stored.items()}
             return cls(count_of(cursor), senders)
         except (struct.error, ValueError, TypeError, AttributeError) as error:
             raise LogCorrupt(f"the cursor of an HTTP source cannot be read: {error}") from error

@@ -11,7 +11,6 @@ import numpy as np
 from spe.errors import SpeError
 from spe.stream.batch import Int64Array
 
-_VERSION: Final = 1
 #: Offset of a partition that is not read.
 UNREAD: Final = -1
 
@@ -60,15 +59,13 @@ class Offsets(NamedTuple):
         if not cursor:
             return cls()
         try:
-            version, cluster, topics = msgpack.unpackb(cursor)
-            if version != _VERSION:
-                raise ValueError(f"version {version}")
+            cluster, topics = msgpack.unpackb(cursor)
             return cls(str(cluster), {str(t): [int(o) for o in offsets] for t, offsets in topics.items()})
         except Exception as error:  # the decoder may raise any error for invalid bytes
             raise SpeError(f"the source's log ends with a position that is none of Kafka: {error}") from error
 
     def encode(self) -> bytes:
-        packed: bytes = msgpack.packb((_VERSION, self.cluster, {t: list(o) for t, o in self.topics.items()}))
+        packed: bytes = msgpack.packb((self.cluster, {t: list(o) for t, o in self.topics.items()}))
         return packed
 
     def of(self, partition: Partition) -> int | None:

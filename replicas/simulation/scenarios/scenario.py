@@ -12,7 +12,7 @@ from replicas.simulation.world.given_rows import with_rows
 from replicas.simulation.world.link import LinkState
 from replicas.simulation.world.producer import live_source, pushed_source
 from spe.config import load_data
-from spe.errors import ConfigError
+from spe.errors import ConfigError, other_version
 from spe.plan.deploy import Deployed
 from spe.plan.directory import Directory
 from spe.plan.nodes import Node
@@ -173,7 +173,9 @@ class Scenario:
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Scenario:
-        """Reads plain data.  Raises ConfigError: not a scenario."""
+        """Reads plain data.  Raises ConfigError: not a scenario, or one of another version."""
+        if why := other_version("the scenario", data.get("version"), VERSION):
+            raise ConfigError([why])
         try:
             scenario = cls(
                 int(data["seed"]),
@@ -184,8 +186,6 @@ class Scenario:
                 int(data["grace_us"]),
             )
             scenario.deployed()
-            if data.get("version", VERSION) != VERSION:
-                raise ConfigError([f"a scenario of version {data['version']}; this software plays version {VERSION}"])
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError([f"no scenario: {error!r}"]) from error
         return scenario.with_faults(data.get("faults", []))

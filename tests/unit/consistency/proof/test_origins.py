@@ -67,7 +67,7 @@ async def test_settings_changed_since_log_began_are_noticed(tmp_path: Path) -> N
     assert edited.signature_flaws(A) == [
         "its log began with other settings of nodes (X, α, policies) than config.yaml has: that was changed since"
     ]
-    assert run.signature_flaws(A) == []  # the log of an earlier version says nothing
+    assert run.signature_flaws(A) == []  # a log without a signature says nothing
 
 
 async def test_a_signature_cannot_be_changed_alone(tmp_path: Path) -> None:

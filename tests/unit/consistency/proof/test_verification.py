@@ -30,7 +30,7 @@ def changed(path: str, value: Any) -> Report:
         ("{", "it is not JSON"),
         ("[]", "it has no version"),
         ("{}", "it has no version"),
-        ('{"version": 7}', "is of version 7; this release reads version 1"),
+        ('{"version": 7}', "is of format version 7; this release reads version 1"),
         ('{"version": 1}', r"is no report: name: Field required"),
         (report().model_dump_json().replace('"stable":328', '"stable":"many"'), r"outputs\.0\.stable: Input should be"),
     ],

@@ -149,10 +149,10 @@ def test_each_of_several_reports_is_verified(
     [
         (lambda file: file.unlink(), "there is no such file; expected the report.json of a run"),
         (lambda file: file.write_text("{"), "it is not JSON"),
-        (lambda file: file.write_text('{"version": 2}'), "is of version 2; this release reads version 1"),
+        (lambda file: file.write_text('{"version": 2}'), "is of format version 2; this release reads version 1"),
         (
             lambda file: file.write_text(json.dumps(json.loads(file.read_text()) | {"evidence": None})),
-            "has no digests: it was made while the run went on, or by an earlier version",
+            "has no digests: it was made while the run went on",
         ),
         (lambda file: (file.parent.parent / "cluster.json").unlink(), "is not the directory of a run"),
     ],

@@ -23,7 +23,7 @@ faults: [{at: 1s, kind: kill, target: n1}]
 def run_dir(tmp_path: Path) -> Path:
     """As a supervisor leaves it whose machine lost power."""
     (tmp_path / "config.yaml").write_text(CONFIG)
-    facts = {"pid": 2**22 + 1, "data": "/data", "origins": {"a": 7}, "addresses": {}, "budget": 0}
+    facts = {"version": 1, "pid": 2**22 + 1, "data": "/data", "origins": {"a": 7}, "addresses": {}, "budget": 0}
     (tmp_path / "cluster.json").write_text(json.dumps(facts))
     begins = [{"t": at, "event": "begin", "begun_us": at} for at in (5, 9)]
     lines = [json.dumps(event) for event in ({"t": 1, "event": "run"}, *begins)]

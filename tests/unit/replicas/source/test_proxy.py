@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import struct
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
@@ -619,21 +618,6 @@ async def test_a_live_source_counts_its_rows_over_all_starts(
     await run_to_end_of_rows(source_env(storage := storage.restarted()), live((0.0, [30, 40, 50], 3), (10.0, None, 0)))
     states = [decode_source_state(r.body) for r in read_log(storage, FOLDER)]
     assert (states[-1].last_id, states[-1].consumed, states[-1].left_out) == (5, 5, 0)
-
-
-async def test_a_live_log_of_version_1_counts_on_from_its_ids(
-    live: Callable[..., Source], autojump_clock: trio.testing.MockClock
-) -> None:
-    """S8: a live source counted anew after each start then; from now on records account for all rows."""
-    storage = SimDisk()
-    await run_to_end_of_rows(source_env(storage), live((0.0, [10, 20, 30], 3), (10.0, None, 0)))
-    proxy = await SourceProxy.open(source_env(storage := storage.restarted()), live())
-    *_, state = (decode_source_state(r.body) for r in read_log(storage, FOLDER))
-    proxy._log.append(struct.pack("<7q", *state._replace(consumed=1)[:7]))
-    proxy.close()
-    await run_to_end_of_rows(source_env(storage := storage.restarted()), live((0.0, [40, 50], 2), (10.0, None, 0)))
-    *_, state = (decode_source_state(r.body) for r in read_log(storage, FOLDER))
-    assert (state.last_id, state.consumed, state.left_out) == (5, 5, 0)
 
 
 async def run_to_end_of_rows(env: Env, of: Source) -> None:

@@ -214,19 +214,6 @@ async def test_a_row_from_the_future_is_there_as_it_was_read(autojump_clock: tri
     assert json.loads(line["text"])["name"] == "b"
 
 
-async def test_log_without_reject_sink_is_unchanged(autojump_clock: trio.testing.MockClock) -> None:
-    """Of the version that other releases know."""
-    bodies = []
-    for changes in ({}, {"rejected": None}):
-        storage = SimDisk()
-        proxy = await SourceProxy.open(source_env(storage), of(**changes))
-        await proxy.run(reader=Numbers(Server()))
-        bodies.append([r.body for r in read_log(storage, FOLDER)])
-    with_sink, without = bodies
-    assert {int.from_bytes(body[:8], "little", signed=True) for body in without} == {-3}
-    assert max(decode_source_state(body).rejected for body in with_sink) == len(BAD)
-
-
 async def test_numbers_go_on_where_the_sink_was_taken_away_for_a_while(
     autojump_clock: trio.testing.MockClock,
 ) -> None:

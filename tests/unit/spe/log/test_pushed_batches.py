@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -113,9 +111,3 @@ def test_returning_query_continues_after_its_last_batch() -> None:
     assert back.writers == {"writer:etl": LastPushed("q", 8, {"q2": 3})}
     assert back.has("writer:etl", "q2", 3)
     assert "of query q, and this is query q2" in back.refuse("writer:etl", "q2", 4, "q3")
-
-
-def test_a_ledger_that_knows_no_earlier_queries_is_read() -> None:
-    text = json.dumps({"version": 1, "rows": 0, "writers": {"writer:etl": ["q", 7]}, "pending": []})
-    data = json.dumps({"digest": digest_of(text.encode()), "ledger": text}).encode()
-    assert read_ledger(data) == ledger_after(("q", 7))

@@ -67,14 +67,6 @@ def test_a_cursor_is_read_as_it_was_written(count: int, cursor: bytes) -> None:
     assert read is None or (read.from_id, read.upto_id) == (2, 5)
 
 
-def test_record_without_cursor_is_encoded_as_before() -> None:
-    state = SourceState(5, 6, 7, 8, 9, 10, 11, left_out=4)
-    plain = struct.pack("<9q", -2, 5, 6, 7, 8, 9, 10, 11, 4)
-    assert encode_source_record(state, None, SCHEMA) == plain
-    with_cursor = encode_source_record(state._replace(cursor=b"c"), batch(2, 3), SCHEMA)
-    assert encode_source_record(state, batch(2, 3), SCHEMA) == plain + with_cursor[len(plain) + 4 + 1 :]
-
-
 @pytest.mark.parametrize("count", [0, 3])
 @pytest.mark.parametrize("cursor", [b"", b"0-55"])
 @pytest.mark.parametrize("rejected", [0, 1, 40])
@@ -113,30 +105,14 @@ def test_texts_of_rejected_rows_are_cut_to_fit_a_record() -> None:
     assert {len(row[-1]) for row in many.rows.to_tuples()} == {256 + 5}, "256 characters, one of them as an escape"
 
 
-def test_a_record_of_version_1_is_read_without_rejected_rows() -> None:
-    lease = struct.pack("<7q", 5, 6, 7, 8, 9, 10, 11)
-    assert decode_source_state(lease) == SourceState(5, 6, 7, 8, 9, 10, 11, left_out=None)
-    assert decode_source_batch(lease, SCHEMA, StringPool()) is None
-    now = encode_source_record(SourceState(5), batch(2, 3), SCHEMA)
-    old = lease + now[len(encode_source_record(SourceState(5), None, SCHEMA)) :]
-    read = decode_source_batch(old, SCHEMA, StringPool())
-    assert read is not None
-    assert read.upto_id == 5
-    check_record(2, decode_source_state(old), read)
-
-
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        (b"short", "of 5 bytes; at least 56"),
-        (struct.pack("<8q", -2, *range(7)), "of 64 bytes; at least 72"),
-        (struct.pack("<9q", -5, *range(8)), "version 5; this release knows up to 4"),
-        (struct.pack("<9q", -1, *range(8)), "version 1; this release knows up to 4"),
-        (struct.pack("<9q", -3, *range(8)), "of 72 bytes; at least 76"),
-        (struct.pack("<9qI", -3, *range(8), 5) + b"four", "of 80 bytes; at least 81"),
-        (struct.pack("<9q", -4, *range(8)), "of 72 bytes; at least 84"),
-        (struct.pack("<9qqI", -4, *range(8), 1, 0), "of 84 bytes; at least 88"),
-        (struct.pack("<9qqII", -4, *range(8), 1, 0, 3), "of 88 bytes; at least 91"),
+        (b"short", "of 5 bytes; at least 88"),
+        (struct.pack("<4I8q", 1, 0, 0, 0, *range(8)), "of 80 bytes; at least 88"),
+        (struct.pack("<4I9q", 2, 0, 0, 0, *range(9)), "of format version 2; this release reads version 1"),
+        (struct.pack("<4I9q", 1, 5, 0, 0, *range(9)) + b"four", "of 92 bytes; at least 93"),
+        (struct.pack("<4I9q", 1, 1, 3, 0, *range(9)) + b"one", "of 91 bytes; at least 92"),
     ],
 )
 def test_other_bytes_are_refused(body: bytes, said: str) -> None:

@@ -282,7 +282,7 @@ def test_a_matching_hello_is_welcome() -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"lowest": 4, "highest": 5}, "the peer speaks versions 4 to 5, n2 speaks version 7; upgrade the older one"),
+        ({"lowest": 4, "highest": 5}, "the peer speaks versions 4 to 5, n2 speaks version 1; upgrade the older one"),
         ({"cluster": "prod"}, "this is cluster 'demo', not 'prod'"),
         ({"token": "guess"}, "the token does not match"),
         ({"token": ""}, "the token does not match"),
@@ -309,15 +309,9 @@ def test_a_wrong_token_reveals_neither_cluster_nor_plan() -> None:
 
 def test_a_hello_of_another_version_is_refused_by_its_version() -> None:
     """Whatever its other fields are in that version."""
-    hello = decode_message(msgpack.packb([Hello.TAG, 9, {"everything": "else"}, 1]))
+    hello = decode_message(msgpack.packb([Hello.TAG, 9, 9, {"everything": "else"}, 1]))
     assert isinstance(hello, Hello)
-    assert refusal(hello) == "no common protocol: the peer speaks version 9, n2 speaks version 7; upgrade the older one"
-
-
-def test_hello_without_version_range_is_refused_by_both() -> None:
-    """Up to version 5 a hello had one number, and the name of the cluster behind it."""
-    hello = decode_message(msgpack.packb([Hello.TAG, 5, "demo", "node", "n1", 3, "f00d", "secret"]))
-    assert refusal(hello) == "no common protocol: the peer speaks version 5, n2 speaks version 7; upgrade the older one"
+    assert refusal(hello) == "no common protocol: the peer speaks version 9, n2 speaks version 1; upgrade the older one"
 
 
 def refusal(hello: Message) -> str:
@@ -354,7 +348,7 @@ def test_more_fields_than_we_know_are_a_later_peers_only() -> None:
 
 
 def test_a_version_that_we_did_not_offer_is_not_spoken() -> None:
-    with pytest.raises(RemoteProtocolError, match="n2 wants to speak version 8, we speak version 7"):
+    with pytest.raises(RemoteProtocolError, match="n2 wants to speak version 8, we speak version 1"):
         check_welcome(Welcome(8, "n2", 1), "n2")
 
 

@@ -113,7 +113,7 @@ def test_every_flipped_bit_and_every_truncation_is_noticed() -> None:
 def test_another_version_is_named() -> None:
     data = bytearray(encode_state(None))
     data[4] = 9
-    with pytest.raises(RemoteProtocolError, match="version 9; this program reads version 1"):
+    with pytest.raises(RemoteProtocolError, match="the state is of format version 9; this release reads version 1"):
         decode_state(bytes(data))
 
 

@@ -31,7 +31,7 @@ def test_without_a_state_the_proof_begins(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("{", "the whole: Invalid JSON"),
-        ('{"version": 2, "fingerprint": "f", "origins": {}}', "version: Input should be 1"),
+        ('{"version": 2, "fingerprint": "f", "origins": {}}', "of format version 2; this release reads version 1"),
         ('{"version": 1, "fingerprint": "f", "origins": {}, "more": 1}', "more: Extra inputs"),
         ('{"version": 1, "fingerprint": "g", "origins": {"a": "0123456789abcdef"}}', "of another run"),
         ('{"version": 1, "fingerprint": "f", "origins": {"a": "0"}}', "of another run"),

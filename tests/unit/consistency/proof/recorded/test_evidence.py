@@ -27,9 +27,11 @@ from consistency.proof.recorded.run import Run
 from consistency.proof.recorded.run_files import is_read, read_of
 from consistency.proof.recorded.story import node_traces
 from consistency.proof.storage.archive import DiskFolder, archive
+from spe.checksum import crc32
 from spe.config import load
 from spe.errors import SpeError
 from spe.log.announced_settings import RecordedAnnouncement
+from spe.log.format import HEADER_BYTES
 from spe.log.provenance import encode_provenance
 from spe.runtime.process_birth import birth_of
 from spe.stream.names import StreamId
@@ -190,8 +192,9 @@ def test_file_written_while_run_is_judged_is_an_error(run_dir: Path) -> None:
 
 def test_log_of_another_version_is_named_before_reading(run_dir: Path) -> None:
     whole = (run_dir / LOG).read_bytes()
-    (run_dir / LOG).write_bytes(whole.replace(b"SPELOG1\n", b"SPELOG2\n"))
-    with pytest.raises(SpeError, match=rf"{LOG} is a log of version 2; this release reads version 1"):
+    head = b"SPELOG2\n" + whole[8 : HEADER_BYTES - 4]
+    (run_dir / LOG).write_bytes(head + crc32(head).to_bytes(4, "little") + whole[HEADER_BYTES:])
+    with pytest.raises(SpeError, match=rf"{LOG} is of format version 2; this release reads version 1"):
         Run.open(run_dir)
     for torn in (b"", whole[:5], bytes(8) + whole[8:]):
         (run_dir / LOG).write_bytes(torn)
