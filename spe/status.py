@@ -22,7 +22,7 @@ from spe.errors import LinkBroken, LinkClosed, NoTls, PeerBusy, SpeError, Turned
 from spe.stream.names import NodeState
 
 T = TypeVar("T")
-#: Of ``spe status --json``.
+#: Version of ``spe status --json``.
 STATUS_VERSION: Final = 1
 
 
@@ -806,16 +806,16 @@ class ClusterStatus:
     """Output of `spe status --json`.
 
     Attributes:
-      version: of this format: more fields do not change it.
       processes: status of each process that answered, by name.
       errors: reasons why the others did not, by name.
       metrics: known addresses of processes' metrics and health, by name.
+      version: version of this format; more fields do not change it.
     """
 
     processes: Mapping[str, Annotated[ProcessStatus, Field(discriminator="kind")]]
     errors: Mapping[str, str]
     metrics: Mapping[str, str] = field(default_factory=dict)
-    version: int = STATUS_VERSION
+    version: Integer = STATUS_VERSION
 
 
 _PROCESS: Final = TypeAdapter[ProcessStatus](Annotated[ProcessStatus, Field(discriminator="kind")])

@@ -23,7 +23,7 @@ class QueryOperator:
     schema: Schema
 
     def described(self) -> list[Any]:
-        """Everything that its rows depend on, for fingerprints; without skipping in the form of earlier versions."""
+        """Everything that its rows depend on, for fingerprints."""
         return [self.name, repr(self.spec), self.schema.to_wire(), *(["skip"] if self.spec.skips else [])]
 
     def state_described(self) -> list[Any]:
