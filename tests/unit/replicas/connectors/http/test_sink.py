@@ -343,7 +343,7 @@ async def test_a_damaged_outbox_is_named(autojump_clock: trio.testing.MockClock)
     async with receiver(disk) as (_, env):
         await opened(sink_of(), env)
         (path,) = [p for p in disk.files if p.name == "outbox"]
-        for data in (b"", b"\x93", b"\x80", b"\x81\xa7version\x07"):
+        for data in (b"", b"\x93", b"\x80", b"\x81\xa7version\x01"):
             disk = disk.restarted()
             await disk.write_atomic(path, data)
             with pytest.raises(SpeError, match=f"{path} is no outbox of a sink"):
