@@ -276,13 +276,6 @@ TEXTS: Final[dict[str, TextMutant]] = {
         "        return [segment for segment in segments if segment.last <= log.synced_sequence]",
         tests=("tests/unit/replicas/source/test_retention.py::test_the_segment_with_the_last_record_stays",),
     ),
-    "old-counts-stay-below-ids": TextMutant(
-        "a live log of version 1 goes on with a count below its ids (S8)",
-        "replicas/source/writer.py",
-        "            self._left_out, state = 0, state._replace(consumed=state.last_id)\n",
-        "            self._left_out = 0\n",
-        tests=("tests/unit/replicas/source/test_proxy.py::test_a_live_log_of_version_1_counts_on_from_its_ids",),
-    ),
     "nan-is-not-the-largest": TextMutant(
         "NaN on the right is not larger than a number, as in Spark",
         "spe/expressions/numbers.py",
