@@ -78,7 +78,10 @@ def test_results_in_a_stored_recording_follow_from_its_log(run: Target) -> None:
         assert rows
         assert rows == expected[: len(rows)]
         assert str(channel) in read_provenance(storage, folder / PROVENANCE)
-    assert {one.announcement.node for one in read_announced(storage, announced_folder(client_folder("board")))} == {"n1", "n2"}
+    assert {one.announcement.node for one in read_announced(storage, announced_folder(client_folder("board")))} == {
+        "n1",
+        "n2",
+    }
 
 
 def test_a_stored_checkpoint_is_read(run: Target) -> None:
