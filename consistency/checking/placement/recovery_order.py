@@ -169,10 +169,9 @@ class _Checker:
         partition, _, node = replica.partition("@")
         if fields["verb"] != "install" or partition not in self._load or self._helps(partition):
             return
-        if self._runs_beside(partition, note.at_us) or self._lacks_long(partition, node, note.at_us):
-            return
-        if self.planned is None or partition in self._moved:
-            self.allowed.add(replica)
+        excused = self._runs_beside(partition, note.at_us) or self._lacks_long(partition, node, note.at_us)
+        if excused or self.planned is None or partition in self._moved:
+            self.allowed |= {replica}
             return
         coming = self.planned.get(node, [])
         if replica in coming:
