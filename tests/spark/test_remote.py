@@ -24,7 +24,7 @@ from consistency.proof.storage.tables import MadeByTasks
 from replicas.cli.report import report
 from spe.errors import SpeError
 from spe.log.announced_settings import RecordedAnnouncement
-from spe.log.issued_directories import ISSUED, MOVES
+from spe.log.issued_directories import DATABASE_VERSION, ISSUED, MOVES
 from spe.log.issued_directories import PATH as DATABASE
 from spe.log.provenance import PROVENANCE, encode_provenance
 from spe.stream.batch import Batch, Boundary, Element, Rows
@@ -110,7 +110,7 @@ def test_remote_promises_and_changes_are_fetched(spark: SparkSession, runs: Path
     here = Run.open(path)
     (path / DATABASE).parent.mkdir()
     with closing(sqlite3.connect(path / DATABASE)) as database:
-        database.executescript(ISSUED + MOVES)
+        database.executescript(f"{ISSUED}{MOVES}PRAGMA user_version = {DATABASE_VERSION};")
         database.execute("INSERT INTO issued VALUES (?, 1, 2, 3, 'x')", (here.plan.fingerprint,))
         database.execute("INSERT INTO moves VALUES (?, 1, ?)", (here.plan.fingerprint, json.dumps(MOVE)))
         database.commit()
