@@ -37,10 +37,10 @@ class Agreement:
         """A partner's newest place; id 0: it has none.  One that is far ahead of us loses its oldest places."""
         if id == 0 or any((d.output, d.partner) == (output, partner) for d in self.differences):
             return
-        told = self._told.setdefault((output, partner), {})
-        told[id] = digest
-        if len(told) > MARKS_KEPT:
-            del told[min(told)]
+        places = self._told.setdefault((output, partner), {})
+        places[id] = digest
+        if len(places) > MARKS_KEPT:
+            del places[min(places)]
 
     def compare(
         self, output: int, last_id: int, marks: Callable[[], Mapping[int, int]], *, ended: bool = False
@@ -53,23 +53,23 @@ class Agreement:
           ended: no stable tuple follows.  Only then a place between two of each 1,000 tuples, the end of a partner's
             output, is compared.
         """
-        found: list[Divergence] = []
-        for (of, partner), told in self._told.items():
-            due = sorted(i for i in told if ended or (i <= last_id and i % MARK_EVERY == 0))
-            if of != output or not due:
+        differences: list[Divergence] = []
+        for (compared_output, partner), places in self._told.items():
+            due = sorted(i for i in places if ended or (i <= last_id and i % MARK_EVERY == 0))
+            if compared_output != output or not due:
                 continue
             ours = marks()
             for id in due:
-                digest = told.pop(id)
+                digest = places.pop(id)
                 if id not in ours and id <= last_id and id % MARK_EVERY == 0:
                     continue  # we took no digest there: it was before our last restore, or long ago
                 self.compared += 1
                 if ours.get(id) != digest:
-                    found.append(Divergence(output, partner, id))
-                    told.clear()
+                    differences.append(Divergence(output, partner, id))
+                    places.clear()
                     break
-        self.differences += found
-        return found
+        self.differences += differences
+        return differences
 
 
 def suspects(unit: Unit, output: StreamId) -> str:

@@ -62,8 +62,8 @@ class InputSkew:
         self._since = {at: min(since + gap_us, now) for at, since in self._since.items()}
 
     def _reached(self, at: int) -> int:
-        one = self._sunion.inputs[at]
-        return max(one.frontier, one.tentative_frontier)
+        port = self._sunion.inputs[at]
+        return max(port.frontier, port.tentative_frontier)
 
     def _age(self, at: int, now: int) -> int:
         """How long ago another input reached the bucket in which this one stands; 0: none is further, or not known."""

@@ -163,9 +163,9 @@ def _read(
     logs = {} if going_on else {s: background(work) for s, work in look.items()}
     with steps.step("what the clients received"):
         # Before the logs of a run that goes on: logs read later contain the cause of everything received by now.
-        received = {of: _received(spark, run, *of, keep, at_once=going_on) for of, keep in keepers.items()}
+        received = {key: _received(spark, run, *key, keep, at_once=going_on) for key, keep in keepers.items()}
     without_truth = {
-        of: background(partial(received_tables, stream, keepers[of], background)) for of, stream in received.items()
+        key: background(partial(received_tables, stream, keepers[key], background)) for key, stream in received.items()
     }
     logs = logs or {s: background(work) for s, work in look.items()}
     network = TruthNetwork(spark, run, None if going_on else lambda source: logs[source]().segments)

@@ -116,10 +116,10 @@ class Chunk:
         return int((self.ids if self.min >= low else self.ids[self.rows.time >= low]).min())
 
 
-def _continues(one: Chunk, next_one: Chunk) -> bool:
+def _continues(chunk: Chunk, following: Chunk) -> bool:
     """Both are in order of time, and of ids that count up, also from one to the other."""
-    plain = one.ids is None and next_one.ids is None and one.sorted and next_one.sorted
-    return plain and one.max <= next_one.min and one.first_id + len(one) == next_one.first_id
+    plain = chunk.ids is None and following.ids is None and chunk.sorted and following.sorted
+    return plain and chunk.max <= following.min and chunk.first_id + len(chunk) == following.first_id
 
 
 def put_together(chunks: list[Any]) -> None:

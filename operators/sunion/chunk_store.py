@@ -38,7 +38,7 @@ class ChunkStore:
 
     def validate_rows(self, low: int) -> None:
         """Asserts what holds of all chunks; ``low``: what lies before was released for good."""
-        chunks = [chunk for one in self._inputs for chunk in one.stable]
+        chunks = [chunk for port in self._inputs for chunk in port.stable]
         assert self.stable_bytes == sum(c.nbytes for c in chunks), "B6: stable tuples are counted"
         assert all(c.min >= low for c in chunks), "R6: what was released for good is forgotten"
 
@@ -46,15 +46,15 @@ class ChunkStore:
         """Does one slice of at most ``max_rows`` rows per input hold all that is stable of [low, end)?"""
         if self.spilled:
             return False
-        held = [(one.stable,) for one in self._inputs]
+        held = [(port.stable,) for port in self._inputs]
         return slice_end(held, low, end, max_rows=max_rows, bucket_us=self._bucket_us) >= end
 
     def spill(self, released: int) -> None:
         """Puts the oldest tuples from before ``released`` on disk while they take too much memory (B6)."""
-        for one in self._inputs:
-            while one.spill is not None and self.stable_bytes * 4 > self.redo_bytes:
+        for port in self._inputs:
+            while port.spill is not None and self.stable_bytes * 4 > self.redo_bytes:
                 size = piece_bytes(self.redo_bytes)
-                gone = spill_oldest(one.stable, one.spill, released, size, wanted=self._wanted)
+                gone = spill_oldest(port.stable, port.spill, released, size, wanted=self._wanted)
                 if not gone:
                     break
                 self.stable_bytes -= gone
@@ -73,18 +73,18 @@ class ChunkStore:
         assert low < end, "B6: a slice has a length"
         cut = slice_end(held_of, low, end, max_rows=max_rows, bucket_us=self._bucket_us)
         if cut < end:
-            for one in self._inputs:
-                merge_divided(one.stable, low, cut)
+            for port in self._inputs:
+                merge_divided(port.stable, low, cut)
                 if tentative:
-                    merge_divided(one.tentative, low, cut)
+                    merge_divided(port.tentative, low, cut)
         return cut
 
     def gather(self, low: int, end: int, kind: Kind) -> Slice:
         """What is here of [low, end), per stream in (input, id) order; nothing is forgotten."""
         made = self._nothing(low, end, kind)
         tentative = kind is Kind.TENTATIVE
-        for at, one in enumerate(self._inputs):
-            for chunks in (one.stable, one.tentative) if tentative else (one.stable,):
+        for at, port in enumerate(self._inputs):
+            for chunks in (port.stable, port.tentative) if tentative else (port.stable,):
                 for chunk in chunks:
                     if chunk.floor >= end:
                         break
@@ -95,8 +95,8 @@ class ChunkStore:
                             continue
                         chunk = chunk.loaded()
                     if (rows := chunk.select(low, end)) is not None:
-                        made.parts[one.stream].append(rows)
-                        made.chunks[one.stream].append((at, chunk))
+                        made.parts[port.stream].append(rows)
+                        made.chunks[port.stream].append((at, chunk))
         return made
 
     def _nothing(self, begin: int, end: int, kind: Kind) -> Slice:
@@ -111,16 +111,16 @@ class ChunkStore:
         if self.spilled:
             self._load(end)
         made = self._nothing(BEFORE_TIME, end, Kind.STABLE)
-        for at, one in enumerate(self._inputs):
-            for chunk in self._taken(one, end) if one.stable else ():
+        for at, port in enumerate(self._inputs):
+            for chunk in self._taken(port, end) if port.stable else ():
                 if (rows := chunk.select(BEFORE_TIME, end)) is not None:
-                    made.parts[one.stream].append(rows)
-                    made.chunks[one.stream].append((at, chunk))
+                    made.parts[port.stream].append(rows)
+                    made.chunks[port.stream].append((at, chunk))
         return made
 
-    def _taken(self, one: SUnionInput, end: int) -> list[Chunk]:
+    def _taken(self, port: SUnionInput, end: int) -> list[Chunk]:
         """Removes from an input what has time < end; returns the chunks that had it."""
-        chunks, taken = one.stable, list[Chunk]()
+        chunks, taken = port.stable, list[Chunk]()
         left: list[Chunk | SpilledChunk] = []
         count = 0
         for chunk in chunks:
@@ -143,10 +143,10 @@ class ChunkStore:
     def forget(self, low: int) -> None:
         """Removes every stable tuple with time < low.  Raises SpillDamaged, SpillNotLoaded, with nothing changed."""
         self.load_divided(low)
-        for one in self._inputs:
+        for port in self._inputs:
             left: list[Chunk | SpilledChunk] = []
             count = 0
-            for chunk in one.stable:
+            for chunk in port.stable:
                 if chunk.floor >= low:
                     break
                 count += 1
@@ -155,7 +155,7 @@ class ChunkStore:
                 if rest is not None:
                     self.stable_bytes += rest.nbytes
                     left.append(rest)
-            one.stable[:count] = left
+            port.stable[:count] = left
 
     def load_divided(self, low: int) -> None:
         """Brings back the pieces that ``low`` divides."""
@@ -165,13 +165,13 @@ class ChunkStore:
     def _load(self, end: int, *, divided: bool = False) -> None:
         """Brings back what is spilled of the time before ``end``; ``divided``: and reaches beyond it."""
         self._wanted = end
-        for one in self._inputs:
-            for at, chunk in enumerate(one.stable):
+        for port in self._inputs:
+            for at, chunk in enumerate(port.stable):
                 if chunk.floor >= end:
                     break
                 if isinstance(chunk, SpilledChunk) and chunk.min < end and (not divided or chunk.max >= end):
-                    one.stable[at] = loaded = chunk.loaded()
+                    port.stable[at] = loaded = chunk.loaded()
                     self.stable_bytes += loaded.nbytes
                     chunk.forget()
         self._wanted = BEFORE_TIME
-        self.spilled = any(isinstance(chunk, SpilledChunk) for one in self._inputs for chunk in one.stable)
+        self.spilled = any(isinstance(chunk, SpilledChunk) for port in self._inputs for chunk in port.stable)

@@ -96,9 +96,9 @@ class SUnionInput:
 
     def t_star(self) -> int:
         """T*: what a new MAIN need not send again, because it was seen or the buckets are gone (F6)."""
-        seen = max((c.max for c in self.tentative), default=BEFORE_TIME)
+        latest = max((c.max for c in self.tentative), default=BEFORE_TIME)
         edges = (self.tentative_frontier, self.frontier, self._owner.next)
-        return max(seen, self.cut_time, self.last_time, *(saturating_add(edge, -1) for edge in edges))
+        return max(latest, self.cut_time, self.last_time, *(saturating_add(edge, -1) for edge in edges))
 
     def add_stable(self, batch: Batch, now: int) -> None:
         """Stores a stable batch that begins at or before our position; duplicates are dropped by id (U10)."""

@@ -43,7 +43,7 @@ class Slice:
         Looks at all rows of the stream: for those of which somebody has to be told.
         """
         assert len(self.chunks[stream]) == len(self.parts[stream]), "U15: each part names the chunk that has its ids"
-        times = [one.time for one in self.parts[stream]]
+        times = [rows_of_part.time for rows_of_part in self.parts[stream]]
         places = np.concatenate(times).argsort(kind="stable")[list(rows)]
         begins = np.cumsum([0, *map(len, times)])
         parts = begins.searchsorted(places, side="right") - 1

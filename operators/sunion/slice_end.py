@@ -52,8 +52,8 @@ def _cut(held: Held, low: int, end: int, max_rows: int) -> int:
                 break
             if chunk.max < low or chunk.min >= end:
                 continue
-            times.append(found := chunk.times(low, end))
-            count += len(found)
+            times.append(in_range := chunk.times(low, end))
+            count += len(in_range)
             if count > limit:
                 end, first = _first(times, max_rows)
                 times, count = [first], len(first)
@@ -63,7 +63,7 @@ def _cut(held: Held, low: int, end: int, max_rows: int) -> int:
 
 def _cut_in_order(chunks: Sequence[Chunk | SpilledChunk], low: int, end: int, max_rows: int) -> int | None:
     """The same of chunks that lie one after the other, each in order of time: by counting.  None: they do not."""
-    count, first, last, found = 0, end, BEFORE_TIME, False
+    count, first, last, cut_found = 0, end, BEFORE_TIME, False
     for chunk in chunks:
         if chunk.floor >= end:
             break
@@ -71,7 +71,7 @@ def _cut_in_order(chunks: Sequence[Chunk | SpilledChunk], low: int, end: int, ma
             continue
         if not isinstance(chunk, Chunk) or not chunk.sorted or chunk.min < last:
             return None
-        if found:  # of the same instant as the last one
+        if cut_found:  # of the same instant as the last one
             continue
         last = chunk.max
         times = chunk.times(low, end)
@@ -79,7 +79,7 @@ def _cut_in_order(chunks: Sequence[Chunk | SpilledChunk], low: int, end: int, ma
             first = int(times[0])
         if count + len(times) > max_rows:
             cut = int(times[max_rows - count])
-            end, found = cut if cut > first else saturating_add(cut, 1), True  # none that follows may be before it
+            end, cut_found = cut if cut > first else saturating_add(cut, 1), True  # none that follows may be before it
         count += len(times)
     return end
 

@@ -77,15 +77,15 @@ class SUnion:
 
     def validate(self) -> None:
         """Asserts what holds between two events, at the cost of a few comparisons per input."""
-        for one in self.inputs:
-            one.validate()
+        for port in self.inputs:
+            port.validate()
         assert self.stable_bytes >= 0, "B6: stable tuples are counted"
 
     def validate_rows(self) -> None:
         """The same of all that is held, chunk by chunk."""
         self.waits.validate()
-        for one in self.inputs:
-            one.validate_rows()
+        for port in self.inputs:
+            port.validate_rows()
         self.store.validate_rows(self.cursors.needed_from)
 
     # --- frontiers ---
@@ -204,8 +204,8 @@ class SUnion:
         if done is not None:
             store.load_divided(done)
         released = store.gather(low, end, Kind.TENTATIVE)
-        for one in self.inputs:
-            self.tentative_dropped += one.trim_tentative(self.tentative_limit, end)
+        for port in self.inputs:
+            self.tentative_dropped += port.trim_tentative(self.tentative_limit, end)
         self.cursors = at.with_live(end)
         if done is not None:
             store.forget(done)
@@ -291,9 +291,9 @@ class SUnion:
         """Continue from a snapshot: state holds everything below ``restart`` (A3)."""
         assert not self.tainted, "A3: a snapshot is installed before anything is released"
         self.cursors = Cursors(live=restart)
-        for one, position in zip(self.inputs, positions, strict=True):
-            one.position = position
-            one.skip_below = restart
+        for port, position in zip(self.inputs, positions, strict=True):
+            port.position = position
+            port.skip_below = restart
 
     @property
     def within_bucket(self) -> bool:

@@ -127,11 +127,11 @@ class Heartbeats:
         hello_us = max(HELLO_US, self._plan.timing.connect_us)
         #: Pauses from one attempt to the next beside it.
         apart = waited = self._plan.timing.connect_us // ((ATTEMPTS - 1) * pause_us)
-        found: list[tuple[Connection, Welcome]] = []
-        told, told_at = "", 0
+        reached_by: list[tuple[Connection, Welcome]] = []
+        reported, reported_at = "", 0
 
         async def attempt() -> None:
-            nonlocal told, told_at
+            nonlocal reported, reported_at
             try:
                 reached = await dial(
                     self._env, self._plan, self._keeper.me, self._peer, self.address, hello_us=hello_us
@@ -139,11 +139,11 @@ class Heartbeats:
             except (*GONE, RemoteProtocolError) as error:
                 self.trouble = UnreachedStatus.of(error)
                 now = self._env.clock.monotonic_us()
-                if told != str(error) or now - told_at >= TELL_AGAIN_US:  # now and then only
-                    told, told_at = str(error), now
-                    self._env.trace.event("unreachable", peer=self._peer, why=told)
+                if reported != str(error) or now - reported_at >= TELL_AGAIN_US:  # now and then only
+                    reported, reported_at = str(error), now
+                    self._env.trace.event("unreachable", peer=self._peer, why=reported)
                 return
-            found.append(reached)
+            reached_by.append(reached)
             attempts.cancel_scope.cancel()
 
         try:
@@ -155,28 +155,28 @@ class Heartbeats:
                         waited = 0
                     await self._env.clock.sleep(pause_us / 1e6)
                     waited += 1
-            return found.pop()
+            return reached_by.pop()
         finally:
             with trio.CancelScope(shield=True):
-                for unwanted, _ in found:  # two came in one moment, or we were cancelled in it
+                for unwanted, _ in reached_by:  # two came in one moment, or we were cancelled in it
                     await unwanted.aclose()
 
     async def _ask(self, connection: Connection, answered: list[int], exchange: DirectoryExchange) -> None:
         timing, clock = self._plan.timing, self._env.clock
-        number = told = 0
+        number = sent = 0
         woke_late = False
         while True:
             number += 1
             asked_at = clock.monotonic_us()
             acks = self._acks(self._peer)
-            told = told if told < len(acks) else 0
+            sent = sent if sent < len(acks) else 0
             period_us = timing.heartbeat_us * max(1, -(-len(acks) // ACKS_MAX))
-            heartbeat = Heartbeat(number, self._keeper.me.incarnation, period_us, acks[told : told + ACKS_MAX])
+            heartbeat = Heartbeat(number, self._keeper.me.incarnation, period_us, acks[sent : sent + ACKS_MAX])
             patience_s = timing.heartbeat_us * MISSES / 1e6
             await connection.send_within(heartbeat, patience_s, "it does not read our heartbeats")
             if (request := exchange.due(asked_at)) is not None:
                 await connection.send_within(request, patience_s, "it does not read what we ask")
-            told += ACKS_MAX
+            sent += ACKS_MAX
             await self._env.clock.sleep(timing.heartbeat_us / 1e6)
             now, was_late = clock.monotonic_us(), woke_late
             late_us = now - asked_at - timing.heartbeat_us

@@ -385,7 +385,7 @@ def choose_among(inputs: Sequence[Input], now: int, peer: str | None) -> list[tu
     """What the inputs of an owner decide, by index: those that may read ``peer``; None: all."""
     return [
         (at, action)
-        for at, one in enumerate(inputs)
-        if peer is None or peer in one.producers
-        for action in one.choose(now)
+        for at, input in enumerate(inputs)
+        if peer is None or peer in input.producers
+        for action in input.choose(now)
     ]

@@ -253,8 +253,8 @@ class ProducerSelector:
         """Does its producer say that it has made what this feed should have brought?"""
         port, fresh = self._reading.port, producer.state is NodeState.STABILIZATION and producer.fresh
         if feed is self._reading.main and (producer.state is NodeState.UP_FAILURE or fresh):
-            seen = max(port.frontier, port.t_star() + 1 if port.held else BEFORE_TIME)
-            if producer.tentative_frontier > seen:
+            arrived = max(port.frontier, port.t_star() + 1 if port.held else BEFORE_TIME)
+            if producer.tentative_frontier > arrived:
                 return True
         if feed is self._reading.main and fresh:
             return False  # corrections are held back until it has caught up (V4)
@@ -311,5 +311,5 @@ class ProducerSelector:
 
     def other_logs(self) -> dict[str, str]:
         """Producers that do not continue what we have read, and why."""
-        found = (p for p in self.producers.values() if p.foreign == p.incarnation)
-        return {p.name: f"{p.foreign_why} ({p.foreign_count} times)" for p in found}
+        foreign = (p for p in self.producers.values() if p.foreign == p.incarnation)
+        return {p.name: f"{p.foreign_why} ({p.foreign_count} times)" for p in foreign}

@@ -156,12 +156,12 @@ class Upstream:
         self._watch_all(self._nursery, peers)
 
     def _watch_all(self, nursery: trio.Nursery, peers: Mapping[str, str]) -> None:
-        for name in [n for n, one in self._watched.items() if peers.get(n) != one.address]:
+        for name in [n for n, heartbeats in self._watched.items() if peers.get(n) != heartbeats.address]:
             self._watched.pop(name).scope.cancel()
             self._lose(name)
         for name, address in peers.items():
             if name not in self._watched:
-                one = self._watched[name] = Heartbeats(
+                heartbeats = self._watched[name] = Heartbeats(
                     self._env,
                     self._plan,
                     self._keeper,
@@ -172,7 +172,7 @@ class Upstream:
                     other=self._other_message,
                     lost=self._lose,
                 )
-                nursery.start_soon(one.run)
+                nursery.start_soon(heartbeats.run)
 
     def add(self, owner: Owner) -> None:
         self._owners[owner.name] = owner
@@ -186,21 +186,27 @@ class Upstream:
             self._feeds.pop(key)[0].cancel()
         for place in [p for p in self._read if p[0] == name]:
             del self._read[place]
-        self._refused = {refused: of for refused, of in self._refused.items() if refused[0] != name}
+        self._refused = {refused: incarnation for refused, incarnation in self._refused.items() if refused[0] != name}
 
     def tell(self, peer: str, message: Message) -> None:
         """Sends on the control connection to a peer, if there is one; whoever asks does not wait for a slow peer."""
-        one = self._watched.get(peer)
-        if one is not None and one.connection is not None and self._nursery is not None:
-            self._nursery.start_soon(send, one.connection, message)
+        heartbeats = self._watched.get(peer)
+        if heartbeats is not None and heartbeats.connection is not None and self._nursery is not None:
+            self._nursery.start_soon(send, heartbeats.connection, message)
 
     def versions(self) -> dict[str, Version]:
         """The directory's version by which each process goes, as far as we have heard."""
-        return {peer: one.exchange.theirs for peer, one in self._watched.items() if one.exchange is not None}
+        return {
+            peer: heartbeats.exchange.theirs
+            for peer, heartbeats in self._watched.items()
+            if heartbeats.exchange is not None
+        }
 
     def unreachable(self) -> dict[str, UnreachedStatus]:
         """Who does not answer us, and why."""
-        return {peer: one.trouble for peer, one in self._watched.items() if one.trouble is not None}
+        return {
+            peer: heartbeats.trouble for peer, heartbeats in self._watched.items() if heartbeats.trouble is not None
+        }
 
     def choose(self, peer: str | None = None) -> None:
         """Lets every owner decide anew, of all inputs or those that may read ``peer``, and does what they want."""
@@ -212,8 +218,8 @@ class Upstream:
     def _answered(self, peer: str, answer: HeartbeatAnswer) -> None:
         self._tell_inputs(peer, answer)
         if self._refused:  # started anew, it may have what we have read
-            of, now = self._refused, answer.incarnation
-            self._refused = {key: was for key, was in of.items() if key[2] != peer or was >= now}
+            refused, now = self._refused, answer.incarnation
+            self._refused = {key: was for key, was in refused.items() if key[2] != peer or was >= now}
         if self._heard is not None:
             self._heard(peer, answer)
         self.choose(peer)
@@ -222,20 +228,20 @@ class Upstream:
         states = {(o.stream, o.partition): o for o in answer.outputs}
         now = self._env.clock.monotonic_us()
         for owner in self._owners.values():
-            for one in owner.inputs:
-                if peer not in one.producers:
+            for input in owner.inputs:
+                if peer not in input.producers:
                     continue
-                news = states.get((one.channel.stream, one.channel.partition))
+                news = states.get((input.channel.stream, input.channel.partition))
                 if news is None:
-                    one.selector.lost(peer)
+                    input.selector.lost(peer)
                     continue
-                one.selector.heard(peer, answer.incarnation, news, now)
+                input.selector.heard(peer, answer.incarnation, news, now)
 
     def _lose(self, peer: str) -> None:
         for owner in self._owners.values():
-            for one in owner.inputs:
-                if peer in one.producers:
-                    one.selector.lost(peer)
+            for input in owner.inputs:
+                if peer in input.producers:
+                    input.selector.lost(peer)
         if self._gone is not None:
             self._gone(peer)
         self.choose()
@@ -251,10 +257,10 @@ class Upstream:
         ]
 
     def _producers(self, channel: Channel) -> Collection[str]:
-        found = self._makers.get(channel)
-        if found is None:
-            found = self._makers[channel] = frozenset(self._keeper.current.producer_addresses(self._plan, channel))
-        return found
+        makers = self._makers.get(channel)
+        if makers is None:
+            makers = self._makers[channel] = frozenset(self._keeper.current.producer_addresses(self._plan, channel))
+        return makers
 
     # --- feeds ---
 
@@ -266,15 +272,15 @@ class Upstream:
             self._note_switch(owner, index)
 
     def _note_switch(self, owner: Owner, index: int) -> None:
-        one = owner.inputs[index]
-        if one.main is None:
+        input = owner.inputs[index]
+        if input.main is None:
             return
-        place, producer = (owner.name, index), one.main.producer
+        place, producer = (owner.name, index), input.main.producer
         before = self._read.get(place, producer)
         self._read[place] = producer
         if before != producer:
             self._env.trace.event(
-                "switched", consumer=owner.name, channel=str(one.channel), producer=producer, before=before
+                "switched", consumer=owner.name, channel=str(input.channel), producer=producer, before=before
             )
 
     def _perform(self, owner: Owner, index: int, action: Action) -> None:
@@ -317,20 +323,20 @@ class Upstream:
         self, owner: Owner, index: int, action: Open, scope: trio.CancelScope, connections: list[Connection]
     ) -> None:
         """One subscription, from connecting to its end."""
-        one, generation = owner.inputs[index], action.generation
+        input, generation = owner.inputs[index], action.generation
         key = (owner.name, index, generation)
         clock = self._env.clock
         why, incarnation = "closed", 0
         with scope:
             try:
-                address = self._keeper.current.producer_addresses(self._plan, one.channel).get(action.producer)
+                address = self._keeper.current.producer_addresses(self._plan, input.channel).get(action.producer)
                 if address is None:
                     raise LinkClosed(f"{action.producer} has left")
                 connection, welcome = await self._dial(action.producer, address)
                 incarnation = welcome.incarnation
                 try:
                     with trio.move_on_after(self._plan.timing.connect_us / 1e6) as waiting:
-                        await self._subscribe(connection, connections, owner, one, action, incarnation)
+                        await self._subscribe(connection, connections, owner, input, action, incarnation)
                     if waiting.cancelled_caught:
                         raise LinkBroken(f"{action.producer} did not answer the subscription")
                     await self._receive(connection, owner, index, action.producer, generation, incarnation)
@@ -341,16 +347,16 @@ class Upstream:
                 why = str(error)
             except OtherOrigin as error:
                 why = str(error)
-                self._refuse(owner, one, action, incarnation, why)
+                self._refuse(owner, input, action, incarnation, why)
             except RemoteProtocolError as error:
                 why = str(error)
-                self._quarantine(owner, one, action, incarnation, why)
+                self._quarantine(owner, input, action, incarnation, why)
         if (current := self._feeds.get(key)) is not None and current[0] is scope:
             del self._feeds[key]
         if not scope.cancel_called:
-            self._env.trace.event("feed_lost", consumer=owner.name, channel=str(one.channel), why=why)
+            self._env.trace.event("feed_lost", consumer=owner.name, channel=str(input.channel), why=why)
             self._tell_history(owner, index, Close(generation, why))
-            one.closed(generation, clock.monotonic_us())
+            input.closed(generation, clock.monotonic_us())
             if self._owners.get(owner.name) is owner:
                 self._choose_for(owner)
 
@@ -361,63 +367,63 @@ class Upstream:
         except RemoteProtocolError as error:
             raise LinkBroken(f"while connecting: {error}") from error
 
-    def _quarantine(self, owner: Owner, one: Input, action: Open, incarnation: int, why: str) -> None:
+    def _quarantine(self, owner: Owner, input: Input, action: Open, incarnation: int, why: str) -> None:
         """A producer broke the protocol (B7)."""
-        channel, producer = str(one.channel), action.producer
+        channel, producer = str(input.channel), action.producer
         self._env.trace.event("quarantine", producer=producer, channel=channel, why=why)
-        if one.quarantine(action.generation, incarnation, self._env.clock.monotonic_us()):
+        if input.quarantine(action.generation, incarnation, self._env.clock.monotonic_us()):
             text = f"{owner.name}: {producer} is not read again until it restarts: {why}"
             say(text, Level.ERROR, event="quarantine", channel=channel, producer=producer)
 
-    def _refuse(self, owner: Owner, one: Input, action: Open, incarnation: int, why: str) -> None:
+    def _refuse(self, owner: Owner, input: Input, action: Open, incarnation: int, why: str) -> None:
         """A producer does not continue what we have read (S6)."""
-        channel, producer = str(one.channel), action.producer
-        self._refused[owner.name, one.channel, producer] = incarnation
+        channel, producer = str(input.channel), action.producer
+        self._refused[owner.name, input.channel, producer] = incarnation
         self._env.trace.event("other_log", consumer=owner.name, channel=channel, producer=producer, why=why)
-        one.foreign(action.generation, incarnation, why, self._env.clock.monotonic_us())
+        input.foreign(action.generation, incarnation, why, self._env.clock.monotonic_us())
 
     async def _subscribe(
         self,
         connection: Connection,
         connections: list[Connection],
         owner: Owner,
-        one: Input,
+        input: Input,
         action: Open,
         incarnation: int,
     ) -> None:
-        start = one.start
+        start = input.start
         # From here on a change of mode goes out after this; one that came before is in it (F5).
         connections.append(connection)
-        await connection.send(_subscription(owner, one, action))
+        await connection.send(_subscription(owner, input, action))
         answer = await connection.receive_message()
         await trio.lowlevel.checkpoint_if_cancelled()  # the feed was closed as it came: it concerns nobody (F1)
-        answer = _accepted(one, action, incarnation, answer)
-        one.greeted(action.producer, answer.origin)
+        answer = _accepted(input, action, incarnation, answer)
+        input.greeted(action.producer, answer.origin)
         if start:
-            one.begin(action.generation, answer.position)
-            self._tell_history(owner, owner.inputs.index(one), replace(action, position=answer.position))
-        self._refused.pop((owner.name, one.channel, action.producer), None)
-        one.selector.heard(action.producer, incarnation, answer, self._env.clock.monotonic_us())
-        one.opened(action.generation, self._env.clock.monotonic_us())
+            input.begin(action.generation, answer.position)
+            self._tell_history(owner, owner.inputs.index(input), replace(action, position=answer.position))
+        self._refused.pop((owner.name, input.channel, action.producer), None)
+        input.selector.heard(action.producer, incarnation, answer, self._env.clock.monotonic_us())
+        input.opened(action.generation, self._env.clock.monotonic_us())
         # A heartbeat may have told of a newer state already: the rec_done of this one will come all the same (V2).
         state, generation = NodeState(answer.state), action.generation
-        one.state_changed(generation, state, answer.fresh, incarnation=incarnation, sequence=answer.sequence)
+        input.state_changed(generation, state, answer.fresh, incarnation=incarnation, sequence=answer.sequence)
         self._choose_for(owner)  # at once: a heartbeat may be a period old (F2)
 
     async def _receive(
         self, connection: Connection, owner: Owner, index: int, producer: str, generation: int, incarnation: int
     ) -> None:
-        one = owner.inputs[index]
-        channel = one.channel
+        input = owner.inputs[index]
+        channel = input.channel
         pool = self._pools.get(owner.name, StringPool())
         decoder = ElementDecoder(self._plan.query.schema_of(channel.stream), pool)
         clock, history = self._env.clock, self._env.history
-        connection.arriving = partial(one.part_came, generation)
+        connection.arriving = partial(input.part_came, generation)
         read = 0
         while True:
-            one.paused(generation, True)
+            input.paused(generation, True)
             await owner.room(index)
-            one.paused(generation, False)
+            input.paused(generation, False)
             frames = await connection.receive()
             if self._owners.get(owner.name) is not owner:
                 await trio.lowlevel.checkpoint()  # it was put away a moment ago: this ends us
@@ -426,39 +432,39 @@ class Upstream:
             try:
                 for element in decoder.decode_all(frames):
                     if isinstance(element, Frame):
-                        await self._take_state(owner, one, generation, incarnation, element)
+                        await self._take_state(owner, input, generation, incarnation, element)
                         continue
                     if type(element) is Batch:
                         rows += len(element)
                     if history is not None:
-                        feed = one.feed(generation)
+                        feed = input.feed(generation)
                         mode: FeedMode = "" if feed is None else feed.mode
                         history(Received(now, owner.name, channel, producer, generation, mode, element))
-                    for action in one.element(generation, element, now):
+                    for action in input.element(generation, element, now):
                         self._perform(owner, index, action)
             finally:  # also of what came before a state that ends this feed, or before nonsense
                 owner.delivered(rows, read - before, clock.step_ns() - begun)
             del frames  # else they are kept, with all that came with them, until more comes
 
-    async def _take_state(self, owner: Owner, one: Input, generation: int, incarnation: int, frame: Frame) -> None:
+    async def _take_state(self, owner: Owner, input: Input, generation: int, incarnation: int, frame: Frame) -> None:
         """The producer of a feed changed its state."""
         message = decode_message(frame.body)
         if not isinstance(message, StateChange):
             raise RemoteProtocolError(f"unexpected {type(message).__name__} on a subscription")
         state, sequence = NodeState(message.state), message.sequence
-        one.state_changed(generation, state, message.fresh, incarnation=incarnation, sequence=sequence)
+        input.state_changed(generation, state, message.fresh, incarnation=incarnation, sequence=sequence)
         # Before the undo that may follow it is taken: somebody else may have fresh results still (F4).
         self._choose_for(owner)
-        if one.feed(generation) is None:
+        if input.feed(generation) is None:
             await trio.lowlevel.checkpoint()  # we have been closed: this ends us
 
 
-def _subscription(owner: Owner, one: Input, action: Open) -> Subscribe:
-    index, count = owner.substream(one.channel)
-    feed = one.feed(action.generation)
+def _subscription(owner: Owner, input: Input, action: Open) -> Subscribe:
+    index, count = owner.substream(input.channel)
+    feed = input.feed(action.generation)
     return Subscribe(
-        stream=one.channel.stream,
-        partition=one.channel.partition,
+        stream=input.channel.stream,
+        partition=input.channel.partition,
         consumer=owner.name,
         mode=action.mode if feed is None else feed.mode,
         position=action.position,
@@ -467,18 +473,18 @@ def _subscription(owner: Owner, one: Input, action: Open) -> Subscribe:
         t_star=action.t_star,
         substream_index=index,
         substream_count=count,
-        origin=one.origin,
-        start=one.start,
+        origin=input.origin,
+        start=input.start,
     )
 
 
-def _accepted(one: Input, action: Open, incarnation: int, answer: Message) -> Subscribed:
+def _accepted(input: Input, action: Open, incarnation: int, answer: Message) -> Subscribed:
     """The answer to a subscription.  Raises LinkClosed, OtherOrigin, RemoteProtocolError where it is refused."""
     producer = action.producer
-    if producer not in one.producers:
+    if producer not in input.producers:
         raise LinkClosed(f"{producer} has left")
     if isinstance(answer, Truncated):
-        one.selector.refused(producer, incarnation, answer.first)
+        input.selector.refused(producer, incarnation, answer.first)
         raise LinkClosed(f"{producer} begins at id {answer.first}, behind what we need")
     if isinstance(answer, OtherLog):
         raise OtherOrigin(answer.reason)

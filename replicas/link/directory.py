@@ -62,14 +62,14 @@ class DirectoryKeeper:
         self._refused = CONFIGURED
         if (revision := self._stored()) is not None:
             try:
-                self._apply(revision, revision.over(configuration), kept=True)
+                self._apply(revision, revision.over(configuration), is_stored=True)
             except OtherConfiguration as error:
                 raise OtherConfiguration(
                     f"{me.name}: {error}. Put the roles in the file back; or, to begin anew from the file, stop all"
                     f" processes and remove {path or 'the coordinator folder'}, and of the others what keeps it"
                 ) from None
         else:
-            self._tell(kept=False)
+            self._tell(is_stored=False)
 
     @property
     def version(self) -> Version:
@@ -129,31 +129,31 @@ class DirectoryKeeper:
                     event="directory_refused",
                 )
                 return
-            kept = await self._keep(revision)
+            is_stored = await self._keep(revision)
             if why := self.over(revision.version.epoch):  # since it began to be written
                 self._refuse(revision.version, why)
-                if kept:
+                if is_stored:
                     await self._keep_current()
                 return
-            self._apply(revision, directory, kept=kept)
+            self._apply(revision, directory, is_stored=is_stored)
 
     def _refuse(self, version: Version, why: str) -> None:
         self._env.trace.event("directory_refused", version=str(version), why=why)
 
-    def _apply(self, revision: Revision, directory: Directory, *, kept: bool) -> None:
+    def _apply(self, revision: Revision, directory: Directory, *, is_stored: bool) -> None:
         """Applies a directory in one step: no task of this process runs between two directories."""
         self.revision, self.current = revision, directory
         self.me.directory = directory.version
         self.heard_of(directory.version.epoch)
-        self._env.trace.event("directory", version=str(directory.version), kept=kept)
-        self._tell(kept=kept)
+        self._env.trace.event("directory", version=str(directory.version), kept=is_stored)
+        self._tell(is_stored=is_stored)
         for changed in self._changed:
             changed(directory)
 
-    def _tell(self, *, kept: bool) -> None:
+    def _tell(self, *, is_stored: bool) -> None:
         if (history := self._env.history) is not None:
             now = self._env.clock.monotonic_us()
-            history(DirectoryApplied(now, self.me.name, *self.version, kept, str(self._path or "")))
+            history(DirectoryApplied(now, self.me.name, *self.version, is_stored, str(self._path or "")))
 
     # --- on disk ---
 

@@ -95,7 +95,7 @@ class Hosting:
             id,
             random=self.env.random,
             now=self.now(),
-            told=partial(self.told, id),
+            on_state=partial(self.told, id),
             spill=self.spill,
             changes=self._changes,
         )

@@ -80,15 +80,15 @@ class InputSide:
         """Another X or α counts (X1)."""
         self._node = node
         self._skew.alpha_x_us, self._skew.x_us = node.alpha_x_us, node.x_us
-        for one in self.inputs:
-            one.set_waits(useless_us=node.alpha_x_us // 2, x_us=node.x_us)
+        for input in self.inputs:
+            input.set_waits(useless_us=node.alpha_x_us // 2, x_us=node.x_us)
 
     def redirect(self, directory: Directory) -> list[tuple[int, Action]]:
         """Other processes make what we read; the connection work that follows, per input index."""
         return [
             (at, action)
-            for at, one in enumerate(self.inputs)
-            for action in one.set_producers(directory.producer_addresses(self._plan, one.channel))
+            for at, input in enumerate(self.inputs)
+            for action in input.set_producers(directory.producer_addresses(self._plan, input.channel))
         ]
 
     def origins(self) -> list[str]:
@@ -97,8 +97,8 @@ class InputSide:
 
     def goes_on(self, origins: Sequence[str]) -> None:
         """These logs are read, and no others (S6)."""
-        for one, origin in zip(self.inputs, origins, strict=True):
-            one.origin = origin
+        for input, origin in zip(self.inputs, origins, strict=True):
+            input.origin = origin
 
     def watch_skew(self, now: int) -> list[str]:
         """Inputs that begin to lag the others though nothing has failed (S5), once per episode; call it at ticks."""
@@ -119,5 +119,5 @@ class InputSide:
         self._sunion.waits.shift(gap_us, now)
         self._skew.shift(gap_us, now)
         self.started_at = min(self.started_at + gap_us, now)
-        for one in self.inputs:
-            one.shift(gap_us, now)
+        for input in self.inputs:
+            input.shift(gap_us, now)

@@ -137,7 +137,7 @@ class NodeMeter:
         span_us = now - self._begun
         if now // SAMPLE_US == self._begun // SAMPLE_US:
             return
-        steps_ns = sum(one.meter.step_ns() for one in replicas)
+        steps_ns = sum(replica.meter.step_ns() for replica in replicas)
         share = (cpu_ns - self._cpu_ns) / (1_000 * span_us) / steps_ns if steps_ns else 0.0
         whole = SAMPLE_US // 2 <= span_us <= SAMPLE_US + SAMPLE_US // 2
         for meter, *_ in replicas:

@@ -72,12 +72,12 @@ class LogSide:
 
     # --- what the shell does ---
 
-    def outputs_to_log(self, one: UnwrittenSlice, *, all_anew: bool = False) -> list[int]:
+    def outputs_to_log(self, waiting: UnwrittenSlice, *, all_anew: bool = False) -> list[int]:
         """Of each output the id from which on it goes to the log with a slice: all that may be asked for, or the
         rest.
         """
         firsts = [log.acknowledged for log in self._outputs]
-        return firsts if one.slice.made.complete or all_anew else list(map(max, firsts, self._logged))
+        return firsts if waiting.slice.made.complete or all_anew else list(map(max, firsts, self._logged))
 
     def released_from(self, end: int) -> int:
         """End of the oldest slice of the log whose output somebody may still ask for; of the slice to ``end`` not."""
@@ -86,13 +86,13 @@ class LogSide:
             asked.popleft()
         return asked[0][0] if asked else END_OF_TIME
 
-    def written(self, one: UnwrittenSlice, *, has_output: bool, all_anew: bool = False) -> None:
+    def written(self, waiting: UnwrittenSlice, *, has_output: bool, all_anew: bool = False) -> None:
         """A slice is in the log."""
-        if one.slice.made.complete or all_anew:
+        if waiting.slice.made.complete or all_anew:
             self._asked.clear()
-        self._logged = list(one.last_ids)
+        self._logged = list(waiting.last_ids)
         if has_output:
-            self._asked.append((one.slice.end, one.last_ids))
+            self._asked.append((waiting.slice.end, waiting.last_ids))
 
     def goes_on(self, released: Sequence[tuple[int, Any]], last_ids: Sequence[int]) -> None:
         """The log holds this output, up to these ids."""
@@ -108,11 +108,11 @@ def logged_output(entries: Sequence[Sequence[Entry]], after: Sequence[int], last
 
     Small ones are put together: each takes as long to write, and to read, as many rows.
     """
-    found = [
+    outputs = [
         [_tree(run) for run in _runs([e for e in some if first < e.batch.upto_id <= last])]
         for some, first, last in zip(entries, after, last_ids, strict=True)
     ]
-    return found if any(found) else None
+    return outputs if any(outputs) else None
 
 
 def _runs(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
@@ -129,8 +129,8 @@ def _runs(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
         yield run
 
 
-def _are_alike(one: Entry, other: Entry) -> bool:
-    pairs = zip(one.batch.rows.columns, other.batch.rows.columns, strict=True)
+def _are_alike(entry: Entry, other: Entry) -> bool:
+    pairs = zip(entry.batch.rows.columns, other.batch.rows.columns, strict=True)
     return all([a.dictionary is b.dictionary for a, b in pairs])
 
 
@@ -150,18 +150,18 @@ def exported(released: Sequence[tuple[int, Any]], output: int, last_id: int, fro
     batches: list[dict[str, Any]] = []
     begin = reached = None
     for _, outputs in released:
-        for one in outputs[output]:
-            from_id, upto_id = int(one["from_id"]), int(one["upto_id"])
+        for part in outputs[output]:
+            from_id, upto_id = int(part["from_id"]), int(part["upto_id"])
             if begin is not None and from_id < begin:
                 batches, reached = [], None  # all was written anew, also what lies before the slices that are read
             if reached is not None and upto_id <= reached:
                 continue  # it was written once more
             if reached is None or from_id > reached:
                 batches, begin = [], from_id  # what lies between was acknowledged, and what lies before it with it
-            batch = Batch(Kind.STABLE, from_id, upto_id, None, one["rows"])
+            batch = Batch(Kind.STABLE, from_id, upto_id, None, part["rows"])
             if batches and from_id < batches[-1]["upto_id"]:
                 batch = batch.after(batches[-1]["upto_id"])
-            batches.append({"upto_id": upto_id, "boundary": int(one["boundary"]), "rows": batch.rows})
+            batches.append({"upto_id": upto_id, "boundary": int(part["boundary"]), "rows": batch.rows})
             reached = upto_id
     if reached is None or reached < last_id:
         batches = []  # the newest ones were acknowledged

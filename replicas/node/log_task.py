@@ -46,13 +46,13 @@ class LogTask:
     async def run(self, partition: PartitionId, settings: Continuous) -> None:
         """Until there is no replica any more."""
         hosting = self._hosting
-        kept = hosting.log(ReplicaId(*partition, hosting.node))
-        async with kept.writing:
-            await kept.open()
+        stored = hosting.log(ReplicaId(*partition, hosting.node))
+        async with stored.writing:
+            await stored.open()
             while (host := hosting.running.get(partition)) is not None:
                 side = host.replica.logging
                 assert side is not None, "G1: it writes a log"
-                await _Writer(hosting, host, side, kept, settings).run()
+                await _Writer(hosting, host, side, stored, settings).run()
 
 
 def log_status(hosting: Hosting, host: ReplicaHost) -> LogStatus | None:
@@ -61,21 +61,21 @@ def log_status(hosting: Hosting, host: ReplicaHost) -> LogStatus | None:
     settings = hosting.directory.logs.get(id.of)
     if settings is None:
         return None
-    kept = hosting.log(id)
-    extent = Extent() if kept.state is None or kept.state.lacks else kept.state.extent
-    return host.log_meter.status(settings, extent, kept.log, kept.trouble, hosting.now())
+    stored = hosting.log(id)
+    extent = Extent() if stored.state is None or stored.state.lacks else stored.state.extent
+    return host.log_meter.status(settings, extent, stored.log, stored.trouble, hosting.now())
 
 
 class _Writer:
     """Of one replica."""
 
     def __init__(
-        self, hosting: Hosting, host: ReplicaHost, side: LogSide, kept: ReplicaLog, settings: Continuous
+        self, hosting: Hosting, host: ReplicaHost, side: LogSide, stored: ReplicaLog, settings: Continuous
     ) -> None:
         self._hosting = hosting
         self._host = host
         self._side = side
-        self._kept = kept
+        self._kept = stored
         self._settings = settings
         self._clock = hosting.env.clock
         self._meter = host.log_meter
@@ -192,13 +192,13 @@ class _Writer:
     async def _go_on(self) -> None:
         """The replica has the state of the log."""
         remade, self._side.remade = self._side.remade, None
-        found, self._host.remaking = self._host.remaking, None
+        loaded_state, self._host.remaking = self._host.remaking, None
         state = self._kept.state
-        if state is None or found is None or remade is None:
+        if state is None or loaded_state is None or remade is None:
             return
-        if not await state.goes_on(found, remade):  # the next slice has a complete state
+        if not await state.goes_on(loaded_state, remade):  # the next slice has a complete state
             return
-        self._rows = found.rows
+        self._rows = loaded_state.rows
         choices = state.extent.choices()
         records, rows = int(choices.records[0]), int(choices.rows[0])
         self._meter.recovered(records, self._host.load_ns // 1000, rows, self._host.replay_ns // 1000)
@@ -208,33 +208,33 @@ class _Writer:
         self._acknowledge(state)
 
     async def _write(self, waiting: UnwrittenSlice) -> None:
-        host, side, kept, hosting = self._host, self._side, self._kept, self._hosting
+        host, side, stored, hosting = self._host, self._side, self._kept, self._hosting
         self._pauses.left_out()
-        if (state := kept.state) is None or (state.lacks and not waiting.slice.made.complete):
+        if (state := stored.state) is None or (state.lacks and not waiting.slice.made.complete):
             return
         anew = self._output_holds(state, waiting)
         after = side.outputs_to_log(waiting, all_anew=anew)
         if (entries := await self._entries(after)) is None:
             return
-        one, output = waiting.slice, partial(logged_output, entries, after, waiting.last_ids)
+        slice, output = waiting.slice, partial(logged_output, entries, after, waiting.last_ids)
         # All that somebody may still ask for may be much, and so may be what came since the last slice.
         rows = sum(last - first for first, last in zip(after, waiting.last_ids, strict=True))
-        is_much = anew or one.made.complete or rows > steps.RELEASED
+        is_much = anew or slice.made.complete or rows > steps.RELEASED
         released = await hosting.env.compute.run(output) if is_much else output()
         new = StableSlice(
-            one.end,
-            one.made,
-            one.live,
-            one.positions,
-            one.rows,
-            one.outputs,
+            slice.end,
+            slice.made,
+            slice.live,
+            slice.positions,
+            slice.rows,
+            slice.outputs,
             released,
-            END_OF_TIME if anew else side.released_from(one.end),
+            END_OF_TIME if anew else side.released_from(slice.end),
             waiting.origins,
             self._meter.learnt,
         )
         try:
-            written, why = await state.write(new), kept.trouble
+            written, why = await state.write(new), stored.trouble
         except LocalProtocolError as error:  # of a user's operator
             written, why = False, str(error)
             if host.say_once("log_slice_refused"):
@@ -246,11 +246,11 @@ class _Writer:
                 )
         if not written:
             self._pauses.refused()
-            hosting.env.trace.event("log_slice_refused", replica=host.name, end=one.end, why=why)
+            hosting.env.trace.event("log_slice_refused", replica=host.name, end=slice.end, why=why)
             return
         side.written(waiting, has_output=released is not None, all_anew=anew)
-        if kept.log is not None and (anew or one.made.complete):
-            self._output_bytes = kept.log.written_bytes
+        if stored.log is not None and (anew or slice.made.complete):
+            self._output_bytes = stored.log.written_bytes
         self._unsynced = True
         self._measure(waiting, state)
 
@@ -259,7 +259,7 @@ class _Writer:
 
         Then all output is written anew; what was spilled is not, for it has no room in memory.
         """
-        log, outputs = self._kept.log, [one.stable for one in self._host.replica.logs]
+        log, outputs = self._kept.log, [output_log.stable for output_log in self._host.replica.logs]
         if log is None or waiting.slice.made.complete or any(o.nbytes > o.memory_bytes for o in outputs):
             return False
         since = log.written_bytes - self._output_bytes
@@ -269,20 +269,20 @@ class _Writer:
 
     def _measure(self, waiting: UnwrittenSlice, state: StateLog) -> None:
         """What a slice took is shared by the footprints in it."""
-        one, host, now = waiting.slice, self._host, self._hosting.now()
+        slice, host, now = waiting.slice, self._host, self._hosting.now()
         took_us, host.log_ns = (host.log_ns + state.written_ns) / 1e3, 0
-        self._pauses.wrote(state.extent, one.end, took_us, self._longest_us)
-        if again := one.made.rewritten:
-            share = again / one.made.written
+        self._pauses.wrote(state.extent, slice.end, took_us, self._longest_us)
+        if again := slice.made.rewritten:
+            share = again / slice.made.written
             self._pacing.spent(share * took_us)
             self._meter.rewrote(again, round(share * state.written_bytes), share * took_us)
-        rows = 0 if self._rows is None else one.rows - self._rows
-        self._rows = one.rows
-        self._meter.committed(now, one.made.written - again, rows)
+        rows = 0 if self._rows is None else slice.rows - self._rows
+        self._rows = slice.rows
+        self._meter.committed(now, slice.made.written - again, rows)
 
     async def _entries(self, after: Sequence[int]) -> list[list[Entry]] | None:
         """Of each output what it has beyond an id; None: the replica has ended meanwhile."""
-        found: list[list[Entry]] = []
+        entries: list[list[Entry]] = []
         loaded: list[SpillNotLoaded] = []
         try:
             for log, first in zip(self._host.replica.logs, after, strict=True):
@@ -291,7 +291,7 @@ class _Writer:
                     last_id = read[-1].batch.upto_id if read else first
                     try:
                         if not (more := log.spilled_after(last_id)):
-                            found.append(read + log.entries_after(last_id))
+                            entries.append(read + log.entries_after(last_id))
                             break
                     except SpillNotLoaded as piece:
                         await piece.load()
@@ -302,51 +302,51 @@ class _Writer:
                         loaded.pop().release()
                     await self._hosting.env.compute.turn()
         finally:
-            for one in loaded:
-                one.release()
-        return found if self._is_current() else None
+            for spilled in loaded:
+                spilled.release()
+        return entries if self._is_current() else None
 
     # --- the disk ---
 
     async def _look_after(self) -> None:
         """Syncs, acknowledges, and mends what failed, each in its time."""
-        kept, now = self._kept, self._hosting.now()
-        if kept.log is None and now - self._restored_at >= RESTORE_US:
+        stored, now = self._kept, self._hosting.now()
+        if stored.log is None and now - self._restored_at >= RESTORE_US:
             self._restored_at = now
-            await kept.open()
-        if (state := kept.state) is None or kept.log is None:
-            kept.tell()
+            await stored.open()
+        if (state := stored.state) is None or stored.log is None:
+            stored.tell()
             return
-        if kept.log.faults and now - self._restored_at >= RESTORE_US:
+        if stored.log.faults and now - self._restored_at >= RESTORE_US:
             self._restored_at = now
             try:
-                await kept.log.restore()
+                await stored.log.restore()
                 self._unsynced = True
             except LogCorrupt as error:  # one copy is behind, and the other one damaged: the next number gets all
-                await kept.refuse(str(error))
-                kept.tell()
+                await stored.refuse(str(error))
+                stored.tell()
                 return
             except (LogFull, LogError) as error:
                 self._hosting.env.trace.event("log_not_restored", replica=self._host.name, why=str(error))
-        log = kept.log
+        log = stored.log
         due = self._unsynced and (self._pauses.syncs(now - self._synced_at) or self._upstream_waits(state))
         if due and log is not None:
             self._synced_at = now
             try:
                 await state.sync()
                 self._unsynced = not log.is_synced  # there may have been no room for a mark
-                if kept.log is log and log.held_by_both is not None:
-                    await kept.forget_refused()
+                if stored.log is log and log.held_by_both is not None:
+                    await stored.forget_refused()
             except (LogError, OSError) as error:
                 self._hosting.env.trace.event("log_not_synced", replica=self._host.name, why=str(error))
-        if kept.state is state:  # else it was refused meanwhile
+        if stored.state is state:  # else it was refused meanwhile
             self._acknowledge(state)
-        kept.tell()
+        stored.tell()
 
     def _acknowledge(self, state: StateLog) -> None:
         """What both copies hold; while that is replayed, what lies before the replay."""
-        durable, found = state.acknowledged(), self._host.remaking
-        if found is not None and self._kept.is_safe:
-            durable = list(found.positions[found.begin])
+        durable, loaded_state = state.acknowledged(), self._host.remaking
+        if loaded_state is not None and self._kept.is_safe:
+            durable = list(loaded_state.positions[loaded_state.begin])
         if self._is_current() and durable is not None:
             self._host.replica.recovery.logged(durable)

@@ -188,12 +188,12 @@ class NodeProcess:
             return  # it was told to run before this began
         taker: CheckpointTaker | LogTaker
         store = hosting.store(standby.id)
-        kept = hosting.log(standby.id)
+        stored = hosting.log(standby.id)
         if partition in hosting.directory.logs:
-            taker = LogTaker(self._env, self._plan, standby, kept, store, self.snapshots.fetch)
+            taker = LogTaker(self._env, self._plan, standby, stored, store, self.snapshots.fetch)
         else:
-            taker = CheckpointTaker(self._env, self._plan, standby, store, kept, self.snapshots.fetch)
-        async with kept.writing:
+            taker = CheckpointTaker(self._env, self._plan, standby, store, stored, self.snapshots.fetch)
+        async with stored.writing:
             await taker.look_on_disk()
             if hosting.standbys.get(partition) is standby:
                 hosting.upstream.add(standby)
@@ -215,7 +215,7 @@ class NodeProcess:
 
     async def _other_message(self, peer: str, message: Message) -> None:
         if isinstance(message, Announced):
-            self._announcements.heard(one for one in message.items if one.node != self._node)
+            self._announcements.heard(item for item in message.items if item.node != self._node)
             return
         if not isinstance(message, PartnerAnswer):
             raise RemoteProtocolError(f"unexpected {type(message).__name__} on a control connection")
@@ -272,7 +272,7 @@ class NodeProcess:
         held = [Held(id.unit, id.partition, standby.checkpoints) for id, standby in standbys]
         running = self.hosting.running.items() if peer == COORDINATOR else ()
         recoveries = [(id, host.replica.recovery) for id, host in running]
-        held += [Held(id.unit, id.partition, int(one.safe)) for id, one in recoveries if one.backs]
+        held += [Held(id.unit, id.partition, int(recovery.safe)) for id, recovery in recoveries if recovery.backs]
         loads = [Load(*id, *sample) for id, host in running if (sample := host.meter.news(now)) is not None]
         guest = self.hosting.directory.is_guest(peer)
         return HeartbeatAnswer(message.number, self._me.incarnation, outputs, held, loads, taken, guest)
@@ -295,7 +295,7 @@ class NodeProcess:
         node, share = directory.nodes[self._node], directory.share(self._plan, unit, self._node)
         began_us = self._began_us if directory.version == self._began_with else self._env.clock.wall_us()
         since_us = began_us if before is None else before.since_us
-        one = Announcement(
+        announcement = Announcement(
             self._node,
             unit,
             self._me.incarnation,
@@ -309,10 +309,10 @@ class NodeProcess:
             waited_us,
         )
         if before is None:
-            return one
-        if one == before._replace(waited_us=waited_us):
-            return one._replace(waited_us=max(waited_us, before.waited_us))
-        return one._replace(since_us=max(self._env.clock.wall_us(), since_us + 1))
+            return announcement
+        if announcement == before._replace(waited_us=waited_us):
+            return announcement._replace(waited_us=max(waited_us, before.waited_us))
+        return announcement._replace(since_us=max(self._env.clock.wall_us(), since_us + 1))
 
     def status(self) -> NodeStatus:
         spill = self.hosting.spill

@@ -143,18 +143,18 @@ class ReplicaRecovery:
         if self.replays:
             return Own.NOTHING if self._upstream_has_what_follows(patient=waited < self._node.x_us) else None
         if self._begins_with_own and not self._begins_too_late():
-            if all(one.selector.serving() for one in inputs.inputs):
+            if all(input.selector.serving() for input in inputs.inputs):
                 return Own.STORED
             if waited < self._plan.timing.request_us:
                 return None  # somebody upstream may have what follows
-        told = self._partners.told
-        able = [name for name, state in told.items() if state not in (None, NodeState.RECOVERING)]
+        states = self._partners.told
+        able = [name for name, state in states.items() if state not in (None, NodeState.RECOVERING)]
         if (partner := self._turns.next(able, now)) is not None:
             return partner
         if able and self._turns.asking_for(now) < self._node.x_us:
             return None
         unknown = not self.partners_are_known and any(
-            state is None and not self._partners.stands_by(name) for name, state in told.items()
+            state is None and not self._partners.stands_by(name) for name, state in states.items()
         )
         if unknown and waited < self._plan.timing.request_us:
             return None
@@ -167,7 +167,7 @@ class ReplicaRecovery:
             if holders and self._holders.asking_for(now) < self._node.x_us:
                 return None
         helpers = () if self._backs else self.standbys
-        helped = any(told.get(n) is NodeState.RECOVERING for n in helpers)
+        helped = any(states.get(n) is NodeState.RECOVERING for n in helpers)
         if helped and self.stored is None and waited < 4 * self._node.x_us:
             return None  # a standby makes its state again from a checkpoint; from nothing it would take us longer
         patience = self._node.x_us if self.stored is None else self._plan.timing.request_us
@@ -182,9 +182,9 @@ class ReplicaRecovery:
 
     def finds(self, log: Stored | None, checkpoint: Stored | None) -> None:
         """What lies on our disk, whoever wrote it, under whatever configuration."""
-        found = further(log, checkpoint)
-        self._lay_there = None if found is None else list(found.positions)
-        self.stored = None if self._inputs.installed else found
+        newest = further(log, checkpoint)
+        self._lay_there = None if newest is None else list(newest.positions)
+        self.stored = None if self._inputs.installed else newest
         self.other = checkpoint if self.logs else log
 
     def other_is_older(self) -> bool:
@@ -222,7 +222,7 @@ class ReplicaRecovery:
 
         Unreachable ones are waited for while ``patient``, then believed.
         """
-        if patient and not all(one.selector.serving() for one in self._inputs.inputs):
+        if patient and not all(input.selector.serving() for input in self._inputs.inputs):
             return False
         return not self._begins_too_late()
 
@@ -230,7 +230,7 @@ class ReplicaRecovery:
         """Has every producer of some input that we reach forgotten what follows our checkpoint, or id 1?"""
         positions = self._stored_positions()
         return any(
-            one.selector.forgotten(position) for one, position in zip(self._inputs.inputs, positions, strict=True)
+            input.selector.forgotten(position) for input, position in zip(self._inputs.inputs, positions, strict=True)
         )
 
     def _stored_positions(self) -> list[int]:
@@ -253,9 +253,9 @@ class ReplicaRecovery:
         if self._inputs.installed:
             return []
         return [
-            f"{one.channel}: {p.name} begins at id {p.first}"
-            for one, position in zip(self._inputs.inputs, self._stored_positions(), strict=True)
-            for p in one.producers.values()
+            f"{input.channel}: {p.name} begins at id {p.first}"
+            for input, position in zip(self._inputs.inputs, self._stored_positions(), strict=True)
+            for p in input.producers.values()
             if p.alive and p.first > position + 1
         ]
 
@@ -268,8 +268,8 @@ class ReplicaRecovery:
         if not self.replays:
             return False
         if inputs.installed:
-            return any(one.selector.other_logs() for one in inputs.inputs)
-        alive = [[p for p in one.producers.values() if p.alive] for one in inputs.inputs]
+            return any(input.selector.other_logs() for input in inputs.inputs)
+        alive = [[p for p in input.producers.values() if p.alive] for input in inputs.inputs]
         gone = any(producers and all(p.first > 1 for p in producers) for producers in alive)
         return gone and now - inputs.started_at >= self._node.x_us
 
@@ -320,7 +320,7 @@ class ReplicaRecovery:
             return True
         there = self._lay_there
         return there is not None and not any(
-            one.selector.forgotten(position) for one, position in zip(self._inputs.inputs, there, strict=True)
+            input.selector.forgotten(position) for input, position in zip(self._inputs.inputs, there, strict=True)
         )
 
     def advances(self, positions: Sequence[int]) -> bool:

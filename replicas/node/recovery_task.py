@@ -152,13 +152,13 @@ class RecoveryTask:
         hosting, replica = self._hosting, host.replica
         log, clock = hosting.log(replica.id), hosting.env.clock
         begun = clock.step_ns()
-        found = await log.read()
-        if found is None:
+        logged = await log.read()
+        if logged is None:
             await self._look_on_disk(replica.id.of)  # there may be a checkpoint, too
             return
         instance = replica.core.empty_instance()
         assert instance.log is not None, "G4: it is made for that"
-        again = instance.log.reconstruct(found.commit, found.start, found.begin, found.slices)
+        again = instance.log.reconstruct(logged.commit, logged.start, logged.begin, logged.slices)
         try:
             while await hosting.env.compute.run(lambda: next(again, _DONE)) is not _DONE:
                 pass  # in a thread: nobody else has this instance yet
@@ -168,10 +168,10 @@ class RecoveryTask:
             return
         if hosting.running.get(replica.id.of) is host and not replica.reading.installed:
             if replica.logging is not None:  # input may be missing for long: what was loaded is not held twice
-                host.remaking = found._replace(slices=[], released=[])
+                host.remaking = logged._replace(slices=[], released=[])
             host.load_ns = clock.step_ns() - begun
-            host.log_meter.learn([float(us) for us in found.speeds])
-            replica.install_logged(instance, found, hosting.now(), safe=log.is_safe)
+            host.log_meter.learn([float(us) for us in logged.speeds])
+            replica.install_logged(instance, logged, hosting.now(), safe=log.is_safe)
 
     async def refuse_log(self, host: ReplicaHost, why: str) -> None:
         """What was replayed is not what had been given: the replica begins again, without its log."""

@@ -135,8 +135,8 @@ class Replica:
         """
         self.core.validate()
         self.recovery.validate()
-        for one in self.inputs:
-            one.validate()
+        for input in self.inputs:
+            input.validate()
         for at, log in enumerate(self.logs):
             log.validate()
             assert (log.state, log.fresh) == (self.state, self.core.live_runs), "U1: outputs have the unit's state"
@@ -161,16 +161,16 @@ class Replica:
             runs=first is not None or partner not in self.recovery.standbys,
             stands_in=first is not None and first.stands_in,
         )
-        found: list[Divergence] = []
+        differences: list[Divergence] = []
         for at, log in enumerate(self.logs):
-            if (told := outputs.get(log.channel)) is None:
+            if (theirs := outputs.get(log.channel)) is None:
                 continue
-            self.serving.made_elsewhere(log.channel, told.last_id)
+            self.serving.made_elsewhere(log.channel, theirs.last_id)
             if self.reading.installed:
                 output = self.core.stable_output(at)
-                self.agreement.heard(at, partner, told.marked_id, told.digest)
-                found += self.agreement.compare(at, output.last_id, output.marks, ended=output.ended)
-        return self._named(found)
+                self.agreement.heard(at, partner, theirs.marked_id, theirs.digest)
+                differences += self.agreement.compare(at, output.last_id, output.marks, ended=output.ended)
+        return self._named(differences)
 
     def differs(self) -> list[str]:
         """Where partners make other stable tuples than we do."""
@@ -333,7 +333,7 @@ class Replica:
         self.install(snapshot, now)
         self.recovery.went_on_from(snapshot)
 
-    def install_logged(self, instance: Instance, found: LoggedState, now: int, *, safe: bool) -> None:
+    def install_logged(self, instance: Instance, logged: LoggedState, now: int, *, safe: bool) -> None:
         """Goes on from our log (G4): ``instance`` has its footprints, and what came since is read again.
 
         Args:
@@ -341,17 +341,17 @@ class Replica:
         """
         self.recovery.stored = None
         last_ids = []
-        for at, (log, state) in enumerate(zip(self.logs, found.outputs, strict=True)):
+        for at, (log, state) in enumerate(zip(self.logs, logged.outputs, strict=True)):
             released = state["released"]
             last_ids.append(int(released["last_id"]))
-            log.install(exported(found.released, at, last_ids[-1], int(released["boundary"])))
-        positions = [int(p) for p in found.positions[found.begin]]
-        replay = LogReplay(found.begin, found.end, found.commit, found.outputs, positions, found.rows)
+            log.install(exported(logged.released, at, last_ids[-1], int(released["boundary"])))
+        positions = [int(p) for p in logged.positions[logged.begin]]
+        replay = LogReplay(logged.begin, logged.end, logged.commit, logged.outputs, positions, logged.rows)
         self.handle(events.InstallLog(instance, replay), now)
         if self.logging is not None:
-            self.logging.goes_on(found.released, last_ids)
+            self.logging.goes_on(logged.released, last_ids)
         self.recovery.replays_log(positions, safe=safe, ended=lambda: self.core.is_whole)
-        self._follows(list(found.origins), now)
+        self._follows(list(logged.origins), now)
 
     def _follows(self, origins: Sequence[str], now: int) -> None:
         self.reading.goes_on(origins)
@@ -376,7 +376,7 @@ class Replica:
         """
         if self.core.between_slices:  # otherwise operators may not be asked
             self._operators_bytes = state_bytes(self.core.operator_states())
-        inputs = self.sunion.stable_bytes + sum(one.tentative_bytes for one in self.sunion.inputs)
+        inputs = self.sunion.stable_bytes + sum(input.tentative_bytes for input in self.sunion.inputs)
         outputs = sum(log.stable.nbytes + log.suffix.nbytes for log in self.logs)
         logged = sum(log.stable.stored_after(log.acknowledged) for log in self.logs)
         return self._operators_bytes + inputs + outputs, self._operators_bytes + logged
@@ -413,7 +413,7 @@ class Replica:
             redone_rows=self.core.counts.redone_rows,
             rebuilt_rows=self.core.counts.rebuilt_rows,
             largest_slice=self.core.largest_slice,
-            inputs=tuple(one.status() for one in self.inputs),
+            inputs=tuple(input.status() for input in self.inputs),
             fill=max(log.fill for log in self.logs),
             held_bytes=self.sunion.stable_bytes,
             counters=counters,

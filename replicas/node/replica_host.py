@@ -56,7 +56,7 @@ class ReplicaHost:
         *,
         random: Random,
         now: int,
-        told: Callable[[NodeState, bool], None],
+        on_state: Callable[[NodeState, bool], None],
         spill: SpillFolder | None = None,
         changes: Iterator[int] | None = None,
     ) -> None:
@@ -74,7 +74,7 @@ class ReplicaHost:
         self.replay_ns = self._slice_ns = 0
         self._rows = 0
         self.meter = ReplicaMeter()
-        self._told = told
+        self._told = on_state
         self.error: str | None = None
         self.said: set[str] = set()
         self._spill = spill

@@ -62,17 +62,17 @@ class Snapshots:
                     loaded.pop().release()
                 await hosting.env.compute.turn()
         finally:
-            for one in loaded:
-                one.release()
+            for loaded_piece in loaded:
+                loaded_piece.release()
         return None
 
     async def give(self, message: SnapshotRequest) -> memoryview | SnapshotRefused:
         """To a partner, as bytes; where we stand by, what we hold."""
         hosting = self._hosting
-        of = PartitionId(UnitId(message.unit), message.partition)
-        if of in hosting.standbys:
-            return await self._held(ReplicaId(*of, hosting.node))
-        host = hosting.running.get(of)
+        partition = PartitionId(UnitId(message.unit), message.partition)
+        if partition in hosting.standbys:
+            return await self._held(ReplicaId(*partition, hosting.node))
+        host = hosting.running.get(partition)
         if host is None or host.error is not None:
             return SnapshotRefused(f"{hosting.node} does not run {message.unit}/{message.partition}")
         if message.log:
@@ -115,19 +115,19 @@ class Snapshots:
           held: we stand by; it is the log of somebody else.
         """
         hosting = self._hosting
-        kept = hosting.log(id)
-        await kept.open()
-        if (log := kept.log) is None or not log.commits:
-            return SnapshotRefused(f"{id}: no state is in its checkpoint log: {kept.trouble or 'it has just begun'}")
+        stored = hosting.log(id)
+        await stored.open()
+        if (log := stored.log) is None or not log.commits:
+            return SnapshotRefused(f"{id}: no state is in its checkpoint log: {stored.trouble or 'it has just begun'}")
         newest = log.commits[-1]
         first = newest.needs
-        if follows == kept.identity and log.first_sequence <= since + 1 <= newest.last + 1:
+        if follows == stored.identity and log.first_sequence <= since + 1 <= newest.last + 1:
             first = since + 1
 
         def encode() -> memoryview:
             records = [] if first > newest.last else [r for portion in portions for r in portion]
-            found = [] if first > newest.last else slices_as_tree(records, newest)
-            tree = {"log": kept.identity, "first": first, "last": newest.last, "slices": found}
+            slices = [] if first > newest.last else slices_as_tree(records, newest)
+            tree = {"log": stored.identity, "first": first, "last": newest.last, "slices": slices}
             return encode_snapshot(hosting.plan, id.of, tree | ({HELD: True} if held else {}))
 
         try:
@@ -138,11 +138,11 @@ class Snapshots:
 
     async def encoded(self, host: ReplicaHost, snapshot: Mapping[str, Any]) -> memoryview:
         """Its bytes, made in a thread.  Raises LocalProtocolError where a user's operator has what cannot be stored."""
-        env, plan, of = self._hosting.env, self._hosting.plan, host.replica.id.of
+        env, plan, partition = self._hosting.env, self._hosting.plan, host.replica.id.of
 
         def encode() -> tuple[memoryview, int]:
             begun = env.clock.step_ns()
-            data = encode_snapshot(plan, of, snapshot)
+            data = encode_snapshot(plan, partition, snapshot)
             return data, env.clock.step_ns() - begun
 
         data, step_ns = await env.compute.run(encode)
@@ -176,8 +176,8 @@ class Snapshots:
 
 async def on_disk(hosting: Hosting, id: ReplicaId) -> tuple[Stored | None, Stored | None]:
     """The log and the newest checkpoint of a partition here, whichever of them is written now."""
-    kept = hosting.log(id)
-    head = await kept.head() if id.of in hosting.directory.logs or kept.is_there() else None
+    stored = hosting.log(id)
+    head = await stored.head() if id.of in hosting.directory.logs or stored.is_there() else None
     snapshot = await hosting.store(id).newest()
     return (
         None if head is None else Stored.logged(head),

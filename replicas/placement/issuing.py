@@ -96,7 +96,7 @@ class DirectoryIssuer(DirectoryKeeper):
         revision = revised(self._configuration, Version(self.me.incarnation, after + 1), changed)
         directory = revision.over(self._configuration)
         await self._store.keep(self._plan.fingerprint, revision, self._env.clock.wall_us(), why)
-        self._apply(revision, directory, kept=True)
+        self._apply(revision, directory, is_stored=True)
 
     def _stored(self) -> Revision | None:
         return self._store.revision(self._plan.fingerprint)

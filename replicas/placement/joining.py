@@ -99,7 +99,7 @@ async def join(env: Env, plan: Plan, directory: Directory, node: Node, token: st
     path = revision_file(PurePosixPath("nodes", node.id), plan)
     before = _joined_before(env, path, node)
     me = Identity("newcomer", node.id, env.clock.wall_us(), token)
-    told = ""
+    reported = ""
     while True:
         try:
             answer = await _ask(env, plan, me, directory.coordinator.address, node)
@@ -109,9 +109,9 @@ async def join(env: Env, plan: Plan, directory: Directory, node: Node, token: st
         except SpeError as error:
             if before is not None:
                 return
-            if str(error) != told:
-                told = str(error)
-                say(f"{node.id} waits for the coordinator to let it join: {told}", Level.WARNING)
+            if str(error) != reported:
+                reported = str(error)
+                say(f"{node.id} waits for the coordinator to let it join: {reported}", Level.WARNING)
             await env.clock.sleep(_AGAIN_S)
     if answer.error:
         raise (JoinFailed if answer.failed else JoinRefused)(f"{node.id} cannot join: {answer.error}")
@@ -122,20 +122,20 @@ async def join(env: Env, plan: Plan, directory: Directory, node: Node, token: st
 def _joined_before(env: Env, path: PurePosixPath, node: Node) -> Revision | None:
     """The directory on its disk, if that has the node as it is."""
     try:
-        found = Revision.decode(env.storage.read(path)) if env.storage.exists(path) else None
+        revision = Revision.decode(env.storage.read(path)) if env.storage.exists(path) else None
     except (OSError, ValueError):  # the coordinator gives it again
         return None
-    return found if found is not None and found.nodes.get(node.id) == node else None
+    return revision if revision is not None and revision.nodes.get(node.id) == node else None
 
 
 async def _ask(env: Env, plan: Plan, me: Identity, address: str, node: Node) -> JoinClusterAnswer:
     connection, _ = await dial(env, plan, me, COORDINATOR, address)
     try:
         with trio.move_on_after(ANSWER_SECONDS) as waiting:
-            found = await request(connection, JoinCluster(encode_node(node)))
+            reply = await request(connection, JoinCluster(encode_node(node)))
         if waiting.cancelled_caught:
             raise LinkBroken(f"{COORDINATOR} at {address} did not answer within {ANSWER_SECONDS:g} s")
-        answer = expect(found, JoinClusterAnswer)
+        answer = expect(reply, JoinClusterAnswer)
         if not answer.error:
             Revision.decode(answer.revision)
         return answer

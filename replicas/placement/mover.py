@@ -231,8 +231,11 @@ class Mover:
     async def _relieve(self, now: int, *, dry_run: bool) -> MoveAnswer:
         """What somebody wants to know, or have moved, about full nodes."""
         orders, full = await self._env.compute.run(partial(self.balance.proposed, now))
-        told = [*self.balance.remarks(now), *(f"{one.node} stays full: {one.reason}" for one in full)]
-        remarks = [Remark(text) for text in told[:MANY]]
+        lines = [
+            *self.balance.remarks(now),
+            *(f"{still_full.node} stays full: {still_full.reason}" for still_full in full),
+        ]
+        remarks = [Remark(text) for text in lines[:MANY]]
         asked = [_asked(order) for order in orders[:MANY]]
         proposed = [
             ProposedMove(*p, source, target, self.orders.expected_us(round(move.seconds * SECOND), move.source))

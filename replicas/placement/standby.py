@@ -99,17 +99,17 @@ class Standby:
 
     def partners(self) -> dict[str, NodeState]:
         """Who runs the partition, as far as we have heard."""
-        return {peer: NodeState(told.state) for peer, told in self._told.items()}
+        return {peer: NodeState(output.state) for peer, output in self._told.items()}
 
     # --- news ---
 
     def heard(self, peer: str, outputs: Mapping[Channel, OutputStatus]) -> None:
         """A heartbeat answer of a node or a source."""
-        told = outputs.get(self._output)
-        if told is None:
+        output = outputs.get(self._output)
+        if output is None:
             self._told.pop(peer, None)
         else:
-            self._told[peer] = told
+            self._told[peer] = output
         acks = zip(self._channels, self._acknowledged, strict=True)
         crowded = any(_holds_up(outputs[channel], ack) for channel, ack in acks if channel in outputs)
         (self._crowded.add if crowded else self._crowded.discard)(peer)
@@ -194,11 +194,11 @@ class Standby:
         self._made_from = self._asked_at
         self.checkpoints += 1
 
-    def holds_if_newer(self, found: Mapping[str, Any] | None) -> None:
+    def holds_if_newer(self, checkpoint: Mapping[str, Any] | None) -> None:
         """A checkpoint was there when we started, perhaps beside a log."""
         try:
-            if found is not None and self.useful(found):
-                self.holds(found)
+            if checkpoint is not None and self.useful(checkpoint):
+                self.holds(checkpoint)
         except OtherOrigin as error:  # whoever starts from here is told the same
             self.trouble = str(error)
 

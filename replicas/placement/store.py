@@ -70,9 +70,9 @@ class CoordinatorStore:
     def _load(self) -> None:
         if self._storage.exists(PATH):
             load_database(self._database, self._storage.read(PATH))
-            (found,) = self._database.execute("PRAGMA integrity_check(1)").fetchone()
-            if found != "ok":
-                raise sqlite3.DatabaseError(found)
+            (verdict,) = self._database.execute("PRAGMA integrity_check(1)").fetchone()
+            if verdict != "ok":
+                raise sqlite3.DatabaseError(verdict)
         self._database.executescript(_SCHEMA)
         for table in ("epoch", "actives", "directories", "issued", "moves", "loads", "memory", "orders"):
             self._database.execute(f"SELECT * FROM {table}").fetchall()
@@ -136,11 +136,11 @@ class CoordinatorStore:
 
     def wanted(self, plan: str) -> Mapping[PartitionId, frozenset[NodeId]]:
         """Standbys that are to run all the time, of the plan with this fingerprint."""
-        found: dict[PartitionId, set[NodeId]] = {}
+        standbys: dict[PartitionId, set[NodeId]] = {}
         rows = self._database.execute("SELECT unit, partition, node FROM actives WHERE plan = ?", (plan,)).fetchall()
         for unit, partition, node in rows:
-            found.setdefault(PartitionId(UnitId(unit), partition), set()).add(NodeId(node))
-        return {id: frozenset(nodes) for id, nodes in found.items()}
+            standbys.setdefault(PartitionId(UnitId(unit), partition), set()).add(NodeId(node))
+        return {id: frozenset(nodes) for id, nodes in standbys.items()}
 
     def want(self, plan: str, wanted: Mapping[PartitionId, Iterable[NodeId]]) -> None:
         """Replaces them; :meth:`write` keeps them."""

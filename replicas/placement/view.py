@@ -94,9 +94,9 @@ class ClusterView:
         known = self.partitions
         self.directory = directory
         self.partitions = {id: known.get(id) or PartitionView(now + self.recovery_us) for id in directory.standbys}
-        for id, one in self.partitions.items():
-            for node in set(one.running).difference(directory.hosts(id)):
-                self._runs(one, node, None, now)
+        for id, partition in self.partitions.items():
+            for node in set(partition.running).difference(directory.hosts(id)):
+                self._runs(partition, node, None, now)
         for node in set(self.runs).difference(directory.nodes):
             self.lost(node, now)
 
@@ -114,19 +114,19 @@ class ClusterView:
         node = NodeId(process)
         self._heard.add(node)
         self._held[node] = {PartitionId(UnitId(h.unit), h.partition): h.checkpoints for h in answer.held}
-        told = {Channel(StreamId(o.stream), o.partition): o for o in answer.outputs}
+        outputs = {Channel(StreamId(o.stream), o.partition): o for o in answer.outputs}
         self._forget(node)
         self.runs[node] = runs = dict[PartitionId, OutputStatus]()
-        for channel, output in told.items():
+        for channel, output in outputs.items():
             id = self.plan.maker_of(channel)
             if channel.stream == self.plan.unit[id.unit].outputs[0]:
                 runs[id] = output
             made = self.made.setdefault(id, {})
             first = max(made[node].first if node in made else 0, output.first)
             made[node] = Made(first, output.origin, NodeState(output.state), output.frontier)
-        for id, one in self.partitions.items():
+        for id, partition in self.partitions.items():
             if node in self.directory.hosts(id):
-                self._runs(one, node, runs.get(id), now)
+                self._runs(partition, node, runs.get(id), now)
         return self._sampled(node, answer, now)
 
     def lost(self, process: str, now: int) -> None:
@@ -142,8 +142,8 @@ class ClusterView:
             self._heard.clear()  # we may have been cut off: wait for all nodes again
             self._begun_at = now
         self._forget(node)
-        for one in self.partitions.values():
-            self._runs(one, node, None, now)
+        for partition in self.partitions.values():
+            self._runs(partition, node, None, now)
 
     def _heard_source(self, output: OutputStatus) -> None:
         stream = StreamId(output.stream)
@@ -155,25 +155,27 @@ class ClusterView:
         for made in self.made.values():
             made.pop(node, None)
 
-    def _runs(self, one: PartitionView, node: NodeId, output: OutputStatus | None, now: int) -> None:
+    def _runs(self, partition: PartitionView, node: NodeId, output: OutputStatus | None, now: int) -> None:
         """Notes what a host tells of a partition; None: it does not run it."""
         if output is None:
-            one.running.pop(node, None)
+            partition.running.pop(node, None)
         else:
-            one.running[node] = NodeState(output.state)
-            one.frontier[node] = output.frontier
+            partition.running[node] = NodeState(output.state)
+            partition.frontier[node] = output.frontier
         if output is not None and output.lacking:
-            one.lacking_since.setdefault(node, now)
+            partition.lacking_since.setdefault(node, now)
         else:
-            one.lacking_since.pop(node, None)
-        self._judge(one, now)
+            partition.lacking_since.pop(node, None)
+        self._judge(partition, now)
 
-    def _judge(self, one: PartitionView, now: int) -> None:
-        if any(state is not NodeState.RECOVERING for state in one.running.values()):
-            one.unserved_since = None
-        elif one.unserved_since is None:
-            one.unserved_since = now
-        assert one.lacking_since.keys() <= one.running.keys(), "H8: only a replica that runs can lack its state"
+    def _judge(self, partition: PartitionView, now: int) -> None:
+        if any(state is not NodeState.RECOVERING for state in partition.running.values()):
+            partition.unserved_since = None
+        elif partition.unserved_since is None:
+            partition.unserved_since = now
+        assert partition.lacking_since.keys() <= partition.running.keys(), (
+            "H8: only a replica that runs can lack its state"
+        )
 
     def _sampled(self, node: NodeId, answer: HeartbeatAnswer, now: int) -> list[tuple[PartitionId, LoadSample]]:
         counted = []
@@ -248,9 +250,9 @@ class ClusterView:
 
     def load_status(self, now: int) -> list[PartitionLoad]:
         """The mean load of each partition over the time that samples are kept."""
-        found = []
+        loads = []
         for partition in self.directory.roles:
             if (mean := self.loads.mean(partition, now)) is not None:
                 many = int((~np.isnan(self.loads.series(partition, now))).sum())
-                found.append(PartitionLoad(partition=str(partition), samples=many, mean=mean.status()))
-        return found
+                loads.append(PartitionLoad(partition=str(partition), samples=many, mean=mean.status()))
+        return loads

@@ -106,19 +106,19 @@ def relocations(problem: CheckpointProblem, now: Ints, epsilon: float) -> list[R
         if not problem.allowed[checkpoint, places[checkpoint]]:
             places[checkpoint] = NO_NODE
     goal = _alike(problem, places, goal)
-    found: list[Relocation] = []
+    relocations: list[Relocation] = []
     while True:
         differ = np.flatnonzero((places != goal) & (goal != NO_NODE))
         # Two that may not meet change places in two steps: the second waits until the first has gone.
         free = [k for k in differ.tolist() if not (places[problem.neighbours[k]] == goal[k]).any()] or differ.tolist()
         lost = [k for k in free if places[k] == NO_NODE]
         if not lost and (not free or problem.score(places) <= problem.score(goal) + epsilon + _LITTLE):
-            return found
+            return relocations
         gains = [
             (np.inf if places[k] == NO_NODE else problem.cost[k, places[k]]) - problem.cost[k, goal[k]] for k in free
         ]
         moved = free[int(np.argmax(gains))]
-        found.append(Relocation(moved, int(now[moved]), int(goal[moved])))
+        relocations.append(Relocation(moved, int(now[moved]), int(goal[moved])))
         places[moved] = goal[moved]
 
 

@@ -98,18 +98,20 @@ class Reception:
     @contextmanager
     def visit(self, peer: str, incarnation: int = 0) -> Iterator[trio.CancelScope | None]:
         """A connection's stay; ends when it must make room.  None: there is no room for it."""
-        of, who = self._inside, peer if peer in self._places else GUESTS
+        places_of, who = self._inside, peer if peer in self._places else GUESTS
         places = self._places[who]
         if who == GUESTS and peer.startswith("client:"):  # several readers may have one name
-            of, who, places = self._readers, f"{peer} #{incarnation}", READER_PLACES
-        inside = of.get(who, {})
+            places_of, who, places = self._readers, f"{peer} #{incarnation}", READER_PLACES
+        inside = places_of.get(who, {})
         turned_away = who in self._plan.writers and len(inside) >= places
-        if of is self._readers:
-            turned_away = (who not in of and len(of) >= READERS_MAX) or self._of_readers() >= READERS_PLACES
+        if places_of is self._readers:
+            turned_away = (
+                who not in places_of and len(places_of) >= READERS_MAX
+            ) or self._of_readers() >= READERS_PLACES
         if turned_away:
             yield None
             return
-        of[who] = inside
+        places_of[who] = inside
         with trio.CancelScope() as scope:
             inside[scope] = None
             if len(inside) > places:
@@ -121,8 +123,8 @@ class Reception:
                 yield scope
             finally:
                 inside.pop(scope, None)
-                if of is self._readers and not inside:
-                    of.pop(who, None)
+                if places_of is self._readers and not inside:
+                    places_of.pop(who, None)
 
     def _of_readers(self) -> int:
         return sum(map(len, self._readers.values()))
@@ -130,5 +132,5 @@ class Reception:
     def connections(self) -> dict[str, int]:
         """By peer, where there are any; those of all readers together."""
         readers = self._of_readers()
-        found = {peer: len(inside) for peer, inside in self._inside.items() if inside}
-        return found | ({READERS: readers} if readers else {})
+        counts = {peer: len(inside) for peer, inside in self._inside.items() if inside}
+        return counts | ({READERS: readers} if readers else {})

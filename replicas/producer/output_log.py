@@ -294,14 +294,14 @@ class OutputLog:
             if name not in dead and not ack.evicted and ack.id > ack.granted:
                 group = _partition_of(name)
                 best[group] = max(best.get(group, 0), ack.id)
-        found = [
+        holders = [
             name
             for name, ack in self._acks.items()
             if (name in dead or (name in self._standbys and ack.id == self.truncation_line))
             and not ack.evicted
             and best.get(_partition_of(name), 0) > ack.id
         ]
-        return sorted(found, key=lambda name: (self._acks[name].id, name))
+        return sorted(holders, key=lambda name: (self._acks[name].id, name))
 
     def evict(self, consumer: str) -> None:
         """Gives up a consumer's place: it must install a snapshot before it counts again."""

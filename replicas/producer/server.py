@@ -294,7 +294,7 @@ class Server:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(send_signs)
             try:
-                found = await answer
+                reply = await answer
             except Exception as error:
                 failed = error
             nursery.cancel_scope.cancel()
@@ -302,7 +302,7 @@ class Server:
             raise failed
         if unread:  # no answer may follow: a part of a sign may be on its way
             raise unread[0]
-        return found
+        return reply
 
     def status(self) -> ProcessStatus:
         """What the process says of itself, and who is connected to it."""

@@ -82,11 +82,11 @@ class RateMeter:
 
     def heard(self, outputs: Iterable[OutputStatus]) -> None:
         """A heartbeat answer of whoever makes a channel; replicas tell the same ids, so the largest counts."""
-        for told in outputs:
-            channel = Channel(told.stream, told.partition)  # type: ignore[arg-type]
-            count = self._counts.setdefault(channel, _Count(told.last_id, told.last_id))
-            count.high = max(count.high, told.last_id)
-            if told.state is not NodeState.STABLE:
+        for output in outputs:
+            channel = Channel(output.stream, output.partition)  # type: ignore[arg-type]
+            count = self._counts.setdefault(channel, _Count(output.last_id, output.last_id))
+            count.high = max(count.high, output.last_id)
+            if output.state is not NodeState.STABLE:
                 count.skip = 2
 
     def take(self, now: int) -> dict[str, list[float]]:
@@ -166,12 +166,12 @@ class Activation:
         costs = costs_of(self._plan, directory, topology, unable)
         most = PlanningProblem(topology, 0, costs).most
         problem = PlanningProblem(topology, min(self.budget, most) if unable else self.budget, costs)
-        found = make_plan(problem, self._algorithm, now=_no_clock)
+        plan = make_plan(problem, self._algorithm, now=_no_clock)
         ids = partitions_of(self._plan, topology)
         mask = np.array([[id in self.active and id not in unable for id in ids]])
         before = float(problem.values(mask)[0])
-        chosen = frozenset(id for task in found.tasks if (id := ids[task]) is not None)
-        return Choice(chosen, float(found.value), before)
+        chosen = frozenset(id for task in plan.tasks if (id := ids[task]) is not None)
+        return Choice(chosen, float(plan.value), before)
 
     def adopt(self, choice: Choice) -> bool:
         """Makes a choice the target: better by the margin, or at all where there is room; or more runs than may."""
@@ -207,7 +207,7 @@ class Activation:
         if leaving and (len(self.active) > self.budget or not coming):
             if any(states[id] not in (NodeState.STABLE, None) for id in self.active & self.target):
                 return None  # its successor is not STABLE yet
-            serving = sum(one is NodeState.STABLE for one in states.values())
+            serving = sum(standby_state is NodeState.STABLE for standby_state in states.values())
             first = min(leaving, key=lambda id: (states[id] is NodeState.STABLE, id))
             if states[first] is NodeState.STABLE and serving <= min(self.budget, len(self.target)):
                 return None  # too few standbys would be left

@@ -48,12 +48,12 @@ class Balance:
         self._balancer = Balancer(
             history,
             BalanceSettings(period_us, settings.cap, settings.idle),
-            {n: _room(one) for n, one in directory.nodes.items()},
+            {n: _room(node_settings) for n, node_settings in directory.nodes.items()},
             directory.placement,
             now,
             refused=self._refused,
         )
-        self._known = {n: _room(one) for n, one in directory.nodes.items()}
+        self._known = {n: _room(node_settings) for n, node_settings in directory.nodes.items()}
         self._alive: set[NodeId] = set()
         self._spare: dict[NodeId, bool] = {}
         self._held: set[tuple[PartitionId, NodeId]] = set()
@@ -108,12 +108,12 @@ class Balance:
             self._spare[node] = True
             self._balancer.stands_aside(node, True)
             self._balancer.went(node)
-        for node, one in self._directory.nodes.items():
+        for node, settings in self._directory.nodes.items():
             if node not in self._known:  # it has joined
-                self._balancer.knows(node, _room(one))
-            elif _room(one) != self._known[node]:  # it joined again, with more or less of it
-                self._balancer.has(node, _room(one))
-            self._known[node] = _room(one)
+                self._balancer.knows(node, _room(settings))
+            elif _room(settings) != self._known[node]:  # it joined again, with more or less of it
+                self._balancer.has(node, _room(settings))
+            self._known[node] = _room(settings)
             if node in alive and node not in self._alive:
                 self._balancer.came(node)
             elif node not in alive and node in self._alive:
@@ -177,12 +177,12 @@ class Balance:
 
     def remarks(self, now: int) -> list[str]:
         """How full each node that answers is."""
-        found = []
+        remarks = []
         for node in sorted(self._alive):
-            one = self._directory.nodes[node]
+            settings = self._directory.nodes[node]
             cpu, memory = self._balancer.need(node, now)
-            found.append(f"{node} needs {cpu:.2f} of {one.capacity:g} cores and {memory / 1e6:.0f} MB")
-        return found
+            remarks.append(f"{node} needs {cpu:.2f} of {settings.capacity:g} cores and {memory / 1e6:.0f} MB")
+        return remarks
 
     def _refused(self, running: Running, partition: PartitionId, target: NodeId) -> str | None:
         if (nodes := self._elsewhere.get(partition)) is not None:

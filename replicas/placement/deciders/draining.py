@@ -29,7 +29,7 @@ def targets(
     if node not in directory.nodes:
         raise MoveRefused(f"there is no node {node}; there are {', '.join(directory.nodes)}")
     hosted = Counter(n for roles in directory.roles.values() for n in roles)
-    found: list[tuple[PartitionId, NodeId]] = []
+    places: list[tuple[PartitionId, NodeId]] = []
     for partition in [p for p, roles in directory.roles.items() if node in roles]:
         reasons: list[str] = []
         for other in sorted((n for n in directory.nodes if n != node), key=lambda n: (hosted[n], n)):
@@ -37,7 +37,7 @@ def targets(
             why = _reason(directory, partition, other, alive) or refusal(directory, partition, other, role)
             assert other != node, "M5: what leaves a node does not come back to it"
             if why is None:
-                found.append((partition, other))
+                places.append((partition, other))
                 hosted[other] += 1
                 directory = directory.with_role(partition, other, role)
                 directory = directory.with_role(partition, node, None)
@@ -46,7 +46,7 @@ def targets(
         else:
             obstacles = "; ".join(reasons) or "there is no other node"
             raise MoveRefused(f"{node} cannot be drained: nobody can take {partition}: {obstacles}")
-    return found
+    return places
 
 
 def _reason(directory: Directory, partition: PartitionId, node: NodeId, alive: Collection[str]) -> str | None:

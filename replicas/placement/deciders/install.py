@@ -116,31 +116,33 @@ class InstallDecider:
     def aim(self, goals: Goals, now: int) -> None:
         """From now on these standbys run by choice, and no others."""
         self._goals = goals
-        self._progress = {id: one for id, one in self._progress.items() if id in self._view.partitions}
+        self._progress = {id: progress for id, progress in self._progress.items() if id in self._view.partitions}
         for id in self._view.partitions:
-            one, standbys = self._at(id), self._view.directory.standbys[id].nodes
+            progress, standbys = self._at(id), self._view.directory.standbys[id].nodes
             chosen = set(goals.chosen.get(id, ()))
-            if chosen != one.wanted:
-                one.wanted, one.wanted_at = chosen, now
-            assert one.wanted <= set(standbys), "H7: actives are standbys of the partition"
+            if chosen != progress.wanted:
+                progress.wanted, progress.wanted_at = chosen, now
+            assert progress.wanted <= set(standbys), "H7: actives are standbys of the partition"
             assert set(goals.coming.get(id, ())) <= set(standbys), "M2: a target is a standby until it follows"
 
     # --- lost partitions ---
 
     def unserved(self, now: int) -> dict[PartitionId, LostPartition]:
         """Partitions that nobody serves, of those that have standbys."""
-        found = {}
-        for id, seen in self._view.partitions.items():
-            if seen.unserved_since is not None:
-                due_us = seen.unserved_since + self._patience(id)
-                recovering = [n for n in seen.running if now - seen.lacking_since.get(n, now) < self._recovery_us]
-                lacking = bool(seen.running) and not recovering
-                assert all(s is NodeState.RECOVERING for s in seen.running.values()), (
+        lost = {}
+        for id, partition in self._view.partitions.items():
+            if partition.unserved_since is not None:
+                due_us = partition.unserved_since + self._patience(id)
+                recovering = [
+                    n for n in partition.running if now - partition.lacking_since.get(n, now) < self._recovery_us
+                ]
+                lacking = bool(partition.running) and not recovering
+                assert all(s is NodeState.RECOVERING for s in partition.running.values()), (
                     "H5: whoever is not recovering serves"
                 )
-                able, others = self._willing(id, now), self._others(id, seen.unserved_since, now)
-                found[id] = LostPartition(due_us, tuple(able), tuple(recovering), lacking, others)
-        return found
+                able, others = self._willing(id, now), self._others(id, partition.unserved_since, now)
+                lost[id] = LostPartition(due_us, tuple(able), tuple(recovering), lacking, others)
+        return lost
 
     def _others(self, id: PartitionId, since: int, now: int) -> tuple[NodeId, ...]:
         """Nodes without a role for a partition that could get one.
@@ -159,13 +161,13 @@ class InstallDecider:
 
     def helper(self, standby: ReplicaId, now: int) -> NodeState | None:
         """State of a standby that is to run: RECOVERING also before it does; None: it does not come, as it seems."""
-        node, one, seen = standby.node, self._at(standby.of), self._view.partitions[standby.of]
+        node, progress, partition = standby.node, self._at(standby.of), self._view.partitions[standby.of]
         assert node in self._view.directory.standbys[standby.of].nodes, "H7: an active replica by choice is a standby"
-        state = seen.running.get(node, NodeState.RECOVERING)
-        if now - one.asked_at.get(Decision("retire", standby), -self._repeat_us) < self._repeat_us:
+        state = partition.running.get(node, NodeState.RECOVERING)
+        if now - progress.asked_at.get(Decision("retire", standby), -self._repeat_us) < self._repeat_us:
             state = NodeState.RECOVERING  # its last news may be old
         if self._view.is_gone(node, now) or (
-            state is NodeState.RECOVERING and now - one.wanted_at >= self._recovery_us
+            state is NodeState.RECOVERING and now - progress.wanted_at >= self._recovery_us
         ):
             return None
         return state
@@ -189,7 +191,7 @@ class InstallDecider:
 
     def decide(self, now: int) -> list[Decision]:
         """The orders to give now; call it at every heartbeat."""
-        found = []
+        decisions = []
         self._replay.look()
         for id in self._view.partitions:
             for decision in self._orders(id, now):
@@ -199,8 +201,8 @@ class InstallDecider:
                     continue
                 if now - asked_at.get(decision, now - self._repeat_us) >= self._repeat_us:
                     asked_at[decision] = now
-                    found.append(decision)
-        return found
+                    decisions.append(decision)
+        return decisions
 
     def _is_behind(self, node: NodeId) -> bool:
         """Does it go by an older directory?  Then it would not follow what the newer one allows."""
@@ -208,65 +210,67 @@ class InstallDecider:
         return self._view.versions.get(node, version) < version
 
     def _orders(self, id: PartitionId, now: int) -> list[Decision]:
-        seen, goals, standbys = self._view.partitions[id], self._goals, self._view.directory.standbys[id].nodes
+        partition, goals, standbys = self._view.partitions[id], self._goals, self._view.directory.standbys[id].nodes
         coming, wanted = set(goals.coming.get(id, ())), self._at(id).wanted
         if None in goals.held.values():  # what nobody serves waits for room, and comes first; a move may make some
-            wanted = wanted & seen.running.keys()
+            wanted = wanted & partition.running.keys()
         wanted = wanted | coming
-        missing = [n for n in standbys if n in wanted and n in self._view.alive and n not in seen.running]
-        if missing and seen.unserved_since is None:  # otherwise two might begin, or one from less
+        missing = [n for n in standbys if n in wanted and n in self._view.alive and n not in partition.running]
+        if missing and partition.unserved_since is None:  # otherwise two might begin, or one from less
             restores = coming if id in goals.restoring else ()
             return [Decision("restore" if n in restores else "install", ReplicaId(*id, n)) for n in missing]
-        if seen.unserved_since is not None:
-            return self._restore(id, seen.unserved_since, now)
+        if partition.unserved_since is not None:
+            return self._restore(id, partition.unserved_since, now)
         return self._retire(id, wanted)
 
     def _retire(self, id: PartitionId, wanted: Collection[NodeId]) -> list[Decision]:
         """Orders for a partition that somebody serves, and that other standbys may run than those that are wanted."""
-        seen, one, leaving = self._view.partitions[id], self._at(id), self._goals.leaving.get(id)
+        partition, progress, leaving = self._view.partitions[id], self._at(id), self._goals.leaving.get(id)
         standbys = self._view.directory.standbys[id].nodes
         meant = {*self._view.directory.placement[id], *wanted}
-        helping = [n for n in standbys if n in seen.running and n not in meant]
+        helping = [n for n in standbys if n in partition.running and n not in meant]
         # A helper that recovers serves nobody, and may never be STABLE: it is not waited for, and retires first.
-        recovering = [n for n in helping if seen.running[n] is NodeState.RECOVERING]
+        recovering = [n for n in helping if partition.running[n] is NodeState.RECOVERING]
         replaying = bool(recovering) and self._is_waited_for(id)
-        if replaying or any(seen.running.get(n) is not NodeState.STABLE for n in meant):
+        if replaying or any(partition.running.get(n) is not NodeState.STABLE for n in meant):
             recovering = []
-        waited_for = set(seen.running).difference(recovering)
+        waited_for = set(partition.running).difference(recovering)
         if leaving is not None and leaving[0] in helping:
             source, successor = leaving
             helping = [source]
             meant = {
                 n for n in {*meant, successor} if n in self._view.alive or n == successor
             }  # for the dead it did not run before either
-            if not (replaying and seen.running[source] is NodeState.RECOVERING):
+            if not (replaying and partition.running[source] is NodeState.RECOVERING):
                 waited_for.discard(source)  # its failure may last
         helping = [n for n in helping if n not in recovering] + recovering
-        steady = all(seen.running.get(n) is NodeState.STABLE for n in meant | waited_for)
+        steady = all(partition.running.get(n) is NodeState.STABLE for n in meant | waited_for)
         if not helping or not steady:
-            one.mark = None
+            progress.mark = None
             return []
         # A replica that was frozen is STABLE when it goes on: it must be as far as those that helped out meanwhile.
-        if one.mark is None:
-            one.mark = max(seen.frontier[n] for n in helping)
-        if any(seen.frontier[n] < one.mark for n in meant):
+        if progress.mark is None:
+            progress.mark = max(partition.frontier[n] for n in helping)
+        if any(partition.frontier[n] < progress.mark for n in meant):
             return []
         assert helping[-1] not in self._view.directory.placement[id], "H5: only a standby that helped out retires"
         return [Decision("retire", ReplicaId(*id, helping[-1]))]
 
     def _is_waited_for(self, id: PartitionId) -> bool:
         """Is there a partition behind it that nobody serves?  Whoever recovers may replay for that (H8)."""
-        unserved = (after for after, seen in self._view.partitions.items() if seen.unserved_since is not None)
+        unserved = (after for after, partition in self._view.partitions.items() if partition.unserved_since is not None)
         return any(id in upstream_of(self._plan, after) for after in unserved)
 
     def _restore(self, id: PartitionId, since: int, now: int) -> list[Decision]:
         """Orders for a partition that no node serves."""
-        seen, one, directory = self._view.partitions[id], self._at(id), self._view.directory
+        partition, progress, directory = self._view.partitions[id], self._at(id), self._view.directory
         standbys = directory.standbys[id].nodes
         if now - since < self._patience(id):
             return []
         installs = {n: Decision("install", ReplicaId(*id, n)) for n in standbys}
-        asked = max((one.asked_at.get(installs[n], since) for n in standbys if n in seen.running), default=None)
+        asked = max(
+            (progress.asked_at.get(installs[n], since) for n in standbys if n in partition.running), default=None
+        )
         if asked is not None and now - asked < self._recovery_us:
             return []  # one recovers already: a second one would be no faster
         able = self._able(id, now)
@@ -277,19 +281,21 @@ class InstallDecider:
         silent = (n for n in directory.hosts(id) if n not in self._view.alive)
         away = any(directory.disk_us(ReplicaId(*id, n)) for n in silent)
         patience_us = self._recovery_us * (_FOR_A_STATE if away else 1)
-        lacking = [now - seen.lacking_since.get(n, now) >= patience_us for n in seen.running]
+        lacking = [now - partition.lacking_since.get(n, now) >= patience_us for n in partition.running]
         return self._replay.replays(id, now) if lacking and all(lacking) else []
 
     def _patience(self, id: PartitionId) -> int:
         """How long a partition may be unserved before a standby runs it."""
-        seen = self._view.partitions[id]
-        coming = any(n in seen.running or not self._view.was_heard(n) for n in self._view.directory.placement[id])
+        partition = self._view.partitions[id]
+        coming = any(n in partition.running or not self._view.was_heard(n) for n in self._view.directory.placement[id])
         return self._recovery_us if coming else self._patience_us
 
     def _able(self, id: PartitionId, now: int) -> list[NodeId]:
         """Standbys that can be told to run it, the first one first."""
-        seen = self._view.partitions[id]
-        able = [n for n in self._view.directory.standbys[id].nodes if n in self._view.alive and n not in seen.running]
+        partition = self._view.partitions[id]
+        able = [
+            n for n in self._view.directory.standbys[id].nodes if n in self._view.alive and n not in partition.running
+        ]
         return sorted(able, key=lambda n: self._refused_lately(id, n, now))
 
     def _willing(self, id: PartitionId, now: int) -> list[NodeId]:
@@ -306,11 +312,11 @@ class InstallDecider:
         return [
             PartitionStatus(
                 partition=str(id),
-                running=dict(sorted(seen.running.items())),
+                running=dict(sorted(partition.running.items())),
                 placed=tuple(self._view.directory.placement[id]),
                 standbys=tuple(self._view.directory.standbys[id].nodes),
                 wanted=tuple(sorted(self._at(id).wanted)),
-                served=seen.unserved_since is None,
+                served=partition.unserved_since is None,
             )
-            for id, seen in self._view.partitions.items()
+            for id, partition in self._view.partitions.items()
         ]

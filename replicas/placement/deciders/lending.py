@@ -59,8 +59,10 @@ class Lending:
         for id, node in wanted.items():
             if node in self._view.directory.nodes and node not in self._view.directory.hosts(id):
                 return Lent(id, node)
-        for one in sorted(self.lent):
-            assert one.node in self._view.directory.hosts(one.of), "O5: a lent role is one that the directory has"
-            if wanted.get(one.of) != one.node and one.of not in moving and spared(one):
-                return RoleChange(one.of, ((one.node, None),))
+        for replica in sorted(self.lent):
+            assert replica.node in self._view.directory.hosts(replica.of), (
+                "O5: a lent role is one that the directory has"
+            )
+            if wanted.get(replica.of) != replica.node and replica.of not in moving and spared(replica):
+                return RoleChange(replica.of, ((replica.node, None),))
         return None

@@ -146,5 +146,5 @@ class RoleChange:
 
 def some(names: Iterable[str]) -> str:
     """A few of many names."""
-    found = list(names)
-    return ", ".join(found[:5]) + (f" and {len(found) - 5} more" if len(found) > 5 else "")
+    all_names = list(names)
+    return ", ".join(all_names[:5]) + (f" and {len(all_names) - 5} more" if len(all_names) > 5 else "")

@@ -79,7 +79,7 @@ class MoveOrders:
         assert move.number not in self._moves, "M1: numbers of orders count up"
         self._moves[move.number] = move
         self._unstored.add(move.number)
-        ended = [number for number, one in self._moves.items() if one.over]
+        ended = [number for number, known_move in self._moves.items() if known_move.over]
         for number in ended[:-KEPT]:
             del self._moves[number]
         return move
@@ -136,8 +136,8 @@ class MoveOrders:
         done = [m for m in ended if m.state_us is not None][-LEARNED:]
         if not done:
             return state_us + _BEATS * self._pause_us
-        points = {one.number: (float(one.state_us or 0), float(one.took_us)) for one in done}
-        alike = [points[one.number] for one in done if one.state_from is source]
+        points = {move.number: (float(move.state_us or 0), float(move.took_us)) for move in done}
+        alike = [points[move.number] for move in done if move.state_from is source]
         pairs = [(b[0] - a[0], b[1] - a[1]) for a, b in combinations(alike, 2)]
         least = max([state_us / 2, 1.0, *(abs(apart) / 2 for apart, _ in pairs)])
         slopes = [longer / apart for apart, longer in pairs if abs(apart) >= least]

@@ -75,7 +75,7 @@ class Moves:
 
         Where a standby moves that runs in the place of others, its successor is to do so before it leaves.
         """
-        found = {}
+        standbys = {}
         for move in self.orders.open():
             if move.phase is MovePhase.LEAVE and move.dropping is not None:
                 runs = move.source  # its target may become ready just now
@@ -84,8 +84,8 @@ class Moves:
             else:
                 continue
             if self._role(move, runs) is Role.STANDBY:
-                found[move.partition] = frozenset({runs})
-        return found
+                standbys[move.partition] = frozenset({runs})
+        return standbys
 
     def leaving(self) -> Mapping[PartitionId, tuple[NodeId, NodeId]]:
         """Who is to retire because its partition moves, and who takes its place."""
@@ -104,15 +104,15 @@ class Moves:
 
     def passing(self) -> set[ReplicaId]:
         """Standbys that are so only until a move ends: the target of one, and a source that is to leave."""
-        found = set()
+        standbys = set()
         for move in self.orders.open():
             if move.phase is MovePhase.WAIT or move.was_standby:
                 continue
             if move.role is Role.ACTIVE or move.phase is not MovePhase.LEAVE:
-                found.add(ReplicaId(*move.partition, move.target))
+                standbys.add(ReplicaId(*move.partition, move.target))
             if move.role is Role.ACTIVE or move.phase is MovePhase.LEAVE:
-                found.add(ReplicaId(*move.partition, move.source))
-        return found
+                standbys.add(ReplicaId(*move.partition, move.source))
+        return standbys
 
     def look(self) -> None:
         """Notes which replicas are STABLE; call it before orders are given, which may rest on it."""

@@ -35,9 +35,9 @@ class PartitionNeeds:
         expected = {id: directory.recovery.loads.get(id.unit, ExpectedLoad()) for id in directory.roles}
         self.load = dict(self._expected)
         self.work = {
-            id: one.install_us[id.partition % len(one.install_us)] / SECOND
-            for id, one in expected.items()
-            if one.install_us
+            id: expectation.install_us[id.partition % len(expectation.install_us)] / SECOND
+            for id, expectation in expected.items()
+            if expectation.install_us
         }
         self._measured: dict[PartitionId, float] = {}
         self.rates: dict[str, float] = {}
@@ -100,14 +100,14 @@ def _moved(after: Mapping[PartitionId, float], before: Mapping[PartitionId, floa
 
 def _sources_of(plan: Plan, id: PartitionId) -> frozenset[str]:
     """Names of the sources that a partition reads, directly or through others."""
-    found: set[str] = set()
-    waiting, seen = [id], {id}
+    sources: set[str] = set()
+    waiting, known = [id], {id}
     while waiting:
-        of = waiting.pop()
-        for channel in plan.unit[of.unit].channels_in(of.partition):
+        reader = waiting.pop()
+        for channel in plan.unit[reader.unit].channels_in(reader.partition):
             if channel.stream in plan.sources:
-                found.add(str(channel.stream))
-            elif (maker := plan.maker_of(channel)) not in seen:
-                seen.add(maker)
+                sources.add(str(channel.stream))
+            elif (maker := plan.maker_of(channel)) not in known:
+                known.add(maker)
                 waiting.append(maker)
-    return frozenset(found)
+    return frozenset(sources)

@@ -159,25 +159,33 @@ class RecoveryOrder:
             if id in unserved and node in self._view.runs and id not in self._view.runs[node]
         }
         # Where a node runs it, and lacks a state, a standby has one and helps for a moment: else all begins anew (H8).
-        known = {id: one for id, one in unserved.items() if id in self._needs.load and not one.lacking}
+        known = {
+            id: partition for id, partition in unserved.items() if id in self._needs.load and not partition.lacking
+        }
         self._note_restoring(known, now)
         if self._schedule is not None:
-            given_up = {id: self._given_up(id, one, now) for id, one in known.items()}
+            given_up = {id: self._given_up(id, partition, now) for id, partition in known.items()}
             known, unserved = given_up, {**unserved, **given_up}
-        may = {id: self._room.may_run(id, one) for id, one in known.items()}
-        near = {id: one for id, one in known.items() if (one.able or may[id]) and one.due_us <= now + soon_us}
-        due = {id: one for id, one in near.items() if not one.recovering and one.due_us <= now}
-        soon = any(not one.recovering and one.due_us > now for one in near.values())
+        may = {id: self._room.may_run(id, partition) for id, partition in known.items()}
+        near = {
+            id: partition
+            for id, partition in known.items()
+            if (partition.able or may[id]) and partition.due_us <= now + soon_us
+        }
+        due = {id: partition for id, partition in near.items() if not partition.recovering and partition.due_us <= now}
+        soon = any(not partition.recovering and partition.due_us > now for partition in near.values())
         if self._schedule is None and not self._room.fits(near):
             self._schedule = self._begin()
-        elif not any(one.recovering for one in known.values()) and not due and not soon:
+        elif not any(partition.recovering for partition in known.values()) and not due and not soon:
             self._schedule, self._planned = None, None
         self._held = {}
         if self._schedule is None:
             return self._held
         self._settled = not soon
         self._no_memory = {
-            id: self._room.memory_short(id, one.able) for id, one in due.items() if one.able and not may[id]
+            id: self._room.memory_short(id, partition.able)
+            for id, partition in due.items()
+            if partition.able and not may[id]
         }
         self._tell(self._schedule, unserved, {id: may[id] for id in due})
         self._dispatch(self._schedule)
@@ -200,10 +208,10 @@ class RecoveryOrder:
         may: Mapping[PartitionId, Collection[NodeId]],
     ) -> None:
         """Says where each lost partition runs, or that it waits."""
-        for id, one in lost.items():
-            if one.recovering:
-                self._held[id] = one.recovering[0]
-            elif one.able or may[id]:
+        for id, partition in lost.items():
+            if partition.recovering:
+                self._held[id] = partition.recovering[0]
+            elif partition.able or may[id]:
                 self._held[id] = None
                 if (where := schedule.ordered.get(self._task[id])) in self._view.directory.hosts(id):
                     replica = ReplicaId(*id, NodeId(where))
@@ -257,21 +265,21 @@ class RecoveryOrder:
         """
         before, served = self._restoring, self._served()
         self._restoring = {}
-        for id, one in lost.items():
+        for id, partition in lost.items():
             waits = not self._reads[id] <= served or not all(map(self._view.answers, self._needs.sources[id]))
-            for replica in (ReplicaId(*id, node) for node in one.recovering):
+            for replica in (ReplicaId(*id, node) for node in partition.recovering):
                 frontier = self._view.frontier(id, replica.node)
                 furthest, since = before.get(replica, (frontier, now))
                 since = now if waits or frontier > furthest else since
                 self._restoring[replica] = max(frontier, furthest), since
 
-    def _given_up(self, id: PartitionId, one: LostPartition, now: int) -> LostPartition:
+    def _given_up(self, id: PartitionId, partition: LostPartition, now: int) -> LostPartition:
         """Without the nodes that restore it in vain, if another one may: two at most, for each takes room (O6)."""
         patience_us = max(IN_VAIN_US, round(10 * SECOND * self._needs.work.get(id, 0.0)))
-        since = {node: self._restoring[ReplicaId(*id, node)][1] for node in one.recovering}
-        left = replace(one, recovering=tuple(n for n in one.recovering if now - since[n] < patience_us))
-        another = len(one.recovering) < 2 and self._room.may_run(id, left)
-        return left if left.recovering or another else one
+        since = {node: self._restoring[ReplicaId(*id, node)][1] for node in partition.recovering}
+        left = replace(partition, recovering=tuple(n for n in partition.recovering if now - since[n] < patience_us))
+        another = len(partition.recovering) < 2 and self._room.may_run(id, left)
+        return left if left.recovering or another else partition
 
     def _served(self) -> Set[PartitionId]:
         runs = self._view.runs.values()
@@ -315,7 +323,7 @@ class RecoveryOrder:
         #: Of what nobody serves, the one node that counts as restoring it.
         restores = {id: node for node, runs in self._view.runs.items() for id in runs if id not in unserved}
         restores |= self._room.pending
-        restores |= {id: one.recovering[0] for id, one in unserved.items() if one.recovering}
+        restores |= {id: partition.recovering[0] for id, partition in unserved.items() if partition.recovering}
         for node, runs in self._view.runs.items():
             here = {*runs, *(id for id, where in self._room.pending.items() if where == node)}
             comes = {id for id in here - served if restores.get(id) == node}

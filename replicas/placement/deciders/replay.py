@@ -56,30 +56,32 @@ class ReplayDecider:
             s.retain is not None and read & streams_below(self._plan, name) for name, s in self._plan.sources.items()
         ):
             return []
-        found, origins = [], dict[PartitionId, str]()
+        decisions, origins = [], dict[PartitionId, str]()
         for before in upstream_of(self._plan, id):
             origin = self._origin_of(before, origins)
-            made = {n: one for n, one in self._view.made.get(before, {}).items() if one.origin in ("", origin)}
+            made = {
+                n: outputs for n, outputs in self._view.made.get(before, {}).items() if outputs.origin in ("", origin)
+            }
             if not made:
                 return []
             if (node := self._to_replay(before, made, now)) is not None:
-                found.append(Decision("replay", ReplicaId(*before, node)))
-        assert id not in {decision.replica.of for decision in found}, "H8: what lies before it begins anew"
-        for decision in found:
+                decisions.append(Decision("replay", ReplicaId(*before, node)))
+        assert id not in {decision.replica.of for decision in decisions}, "H8: what lies before it begins anew"
+        for decision in decisions:
             self._replaying.setdefault(decision.replica, (_NOT_BEGUN, now))
-        return found
+        return decisions
 
     def _to_replay(self, id: PartitionId, made: Mapping[NodeId, Made], now: int) -> NodeId | None:
         """Which of the replicas of a partition is to begin anew; None: one has its beginning, or makes it, or none can.
 
         One that was told to and stands still for long is left as it is: it may be cut off from the sources.
         """
-        in_vain = {n for n, one in made.items() if self._replays_in_vain(ReplicaId(*id, n), one, now)}
-        if any(one.first == 1 and n not in in_vain for n, one in made.items()):
+        in_vain = {n for n, outputs in made.items() if self._replays_in_vain(ReplicaId(*id, n), outputs, now)}
+        if any(outputs.first == 1 and n not in in_vain for n, outputs in made.items()):
             return None
-        left = [n for n, one in made.items() if one.first > 1]
-        told = [n for n in left if ReplicaId(*id, n) in self._replaying]
-        best = [n for n in told if n not in in_vain] or [n for n in left if n not in in_vain] or left
+        left = [n for n, outputs in made.items() if outputs.first > 1]
+        ordered = [n for n in left if ReplicaId(*id, n) in self._replaying]
+        best = [n for n in ordered if n not in in_vain] or [n for n in left if n not in in_vain] or left
         return max(best, key=lambda n: (_CAN_REPLAY.index(made[n].state), n), default=None)
 
     def _replays_in_vain(self, replica: ReplicaId, made: Made, now: int) -> bool:
@@ -89,7 +91,7 @@ class ReplayDecider:
         if (begun and made.state is not NodeState.RECOVERING) or (not begun and known is None):
             return False
         upstream = (self._view.made.get(before, {}).values() for before in upstream_of(self._plan, replica.of))
-        states = [{one.state for one in made if one.first == 1} for made in upstream]
+        states = [{outputs.state for outputs in made if outputs.first == 1} for made in upstream]
         waits = {NodeState.RECOVERING} in states
         progress = made.frontier if begun else _NOT_BEGUN
         since = now if known is None or known[0] != progress or waits else known[1]
@@ -114,12 +116,12 @@ class ReplayDecider:
 
 def upstream_of(plan: Plan, id: PartitionId) -> tuple[PartitionId, ...]:
     """The partitions that one reads, directly or through others."""
-    found: dict[PartitionId, None] = {}
+    makers: dict[PartitionId, None] = {}
     waiting = [id]
     while waiting:
-        of = waiting.pop()
-        for channel in plan.unit[of.unit].channels_in(of.partition):
-            if channel.stream not in plan.sources and (maker := plan.maker_of(channel)) not in found:
-                found[maker] = None
+        reader = waiting.pop()
+        for channel in plan.unit[reader.unit].channels_in(reader.partition):
+            if channel.stream not in plan.sources and (maker := plan.maker_of(channel)) not in makers:
+                makers[maker] = None
                 waiting.append(maker)
-    return tuple(found)
+    return tuple(makers)

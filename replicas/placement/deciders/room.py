@@ -39,11 +39,11 @@ class RestoringRoom:
         Also the second one of what recovers somewhere: it would be told to help after a while (H5).
         """
         more: dict[NodeId, list[PartitionId]] = {}
-        for id, one in lost.items():
-            if not one.able:
+        for id, partition in lost.items():
+            if not partition.able:
                 return False
             if id not in self.pending:
-                more.setdefault(one.able[0], []).append(id)
+                more.setdefault(partition.able[0], []).append(id)
         return all(self._has_room(node, ids) for node, ids in more.items())
 
     def _has_room(self, node: NodeId, more: Collection[PartitionId]) -> bool:
@@ -76,11 +76,11 @@ class RestoringRoom:
         needed = self._needs.memory.get(id, 0.0)
         return f"needs {needed / 1e6:.0f} MB; of its standbys {node} has most memory left, {left / 1e6:.0f} MB"
 
-    def may_run(self, id: PartitionId, one: LostPartition) -> frozenset[NodeId]:
+    def may_run(self, id: PartitionId, partition: LostPartition) -> frozenset[NodeId]:
         """Nodes that answer and may restore a partition, standbys or not; whether they have the cores is not asked."""
-        assert not set(one.able) & set(one.others), "O5: others are those without a role"
-        others = () if one.recovering else one.others
-        nodes = [*one.able, *(n for n in others if n in self._view.runs and self._may_have(id, n))]
+        assert not set(partition.able) & set(partition.others), "O5: others are those without a role"
+        others = () if partition.recovering else partition.others
+        nodes = [*partition.able, *(n for n in others if n in self._view.runs and self._may_have(id, n))]
         return frozenset(n for n in nodes if self._has_memory(n, [id]))
 
     def _may_have(self, id: PartitionId, node: NodeId) -> bool:

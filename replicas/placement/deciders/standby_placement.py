@@ -63,9 +63,9 @@ class StandbyPlacement:
             ).bounded(directory.coordinator.spread)
             places = np.array([nodes.index(n) for _, n in standbys], np.intp)
             worth = _WORTH * float(problem.load.sum())
-            found = relocations(problem, places, worth)
+            moves = relocations(problem, places, worth)
             # Who stands by for a partition already is no target (M5): such an exchange is made by others first.
-            able = [r for r in found if (standbys[r.checkpoint][0], nodes[r.target]) not in standbys]
+            able = [r for r in moves if (standbys[r.checkpoint][0], nodes[r.target]) not in standbys]
             if able:
                 partition, source = standbys[able[0].checkpoint]
                 return partition, source, nodes[able[0].target]
