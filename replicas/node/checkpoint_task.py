@@ -10,14 +10,14 @@ from spe.stream.ids import PartitionId, ReplicaId
 
 
 class CheckpointTask:
-    """One per interval, and before that when upstream is full and waits for us, or one that leaves does (M3)."""
+    """Writes one checkpoint per interval, and early when a full producer or a leaving replica waits for it (M3)."""
 
     def __init__(self, hosting: Hosting, snapshots: Snapshots) -> None:
         self._hosting = hosting
         self._snapshots = snapshots
 
     async def run(self, partition: PartitionId, every_us: int) -> None:
-        """Until there is no replica any more."""
+        """Runs while the partition has a replica."""
         hosting, id = self._hosting, ReplicaId(*partition, self._hosting.node)
         store, trace = hosting.store(id), hosting.env.trace
         last, trouble = hosting.now(), ""
@@ -33,7 +33,7 @@ class CheckpointTask:
                 continue
             snapshot = await self._snapshots.of(host)
             if snapshot is None or not replica.recovery.advances(snapshot["positions"]):
-                continue  # a failure may have begun meanwhile: then it is the last one in memory
+                continue  # a failure may have begun since: then it is the last checkpoint in memory
             last = hosting.now()
             try:
                 size = await store.write(await self._snapshots.encoded(host, snapshot))

@@ -1,4 +1,4 @@
-"""What a node hosts: replicas that run, and standbys; and the tasks of each partition."""
+"""The replicas and standbys that a node hosts, and the tasks of each partition."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from spe.stream.history import StateChanged
 from spe.stream.ids import Channel, PartitionId, ReplicaId
 from spe.stream.names import NodeId, NodeState
 
-#: The tasks of a partition, until it has others.
+#: Runs the tasks of a partition until others replace them.
 Tasks = Callable[[PartitionId], Awaitable[None]]
 
 
 class Hosting:
-    """Makes replicas and standbys of one node, and puts them away.
+    """Makes and removes the replicas and standbys of one node.
 
     Args:
-      upstream: reads for those that run.
+      upstream: reads the inputs of running replicas.
 
     Attributes:
-      nursery: of all tasks of the node, once it runs.
-      running, standbys: by partition; one that is made anew takes the place of the one before.
+      nursery: runs all tasks of the node, once the node runs.
+      running, standbys: by partition; a new one replaces the previous one.
     """
 
     nursery: trio.Nursery
@@ -54,20 +54,20 @@ class Hosting:
         self.standbys: dict[PartitionId, Standby] = {}
         self.ticks = Ticks(env, self.running, plan.timing.tick_us)
         self.spill: SpillFolder | None = None
-        #: Why nothing more can be spilled; "" while it can.
+        #: Reason why nothing more can be spilled; "" while there is room.
         self.spill_blocked = ""
         self._channels: dict[Channel, PartitionId] = {}
-        #: Of what runs or stands by, by partition.
+        #: Cancel scopes of the tasks of each partition.
         self._scopes: dict[PartitionId, trio.CancelScope] = {}
         self._stores: dict[PartitionId, CheckpointStore] = {}
         self._logs: dict[PartitionId, ReplicaLog] = {}
         self._rejections = ToldRejections(env)
-        #: Numbers all changes of state in this process: a replica that is made anew goes on from the one before (F4).
+        #: Numbers all changes of state in this process: a new replica continues the numbers of the previous one (F4).
         self._changes = count(1)
 
     @property
     def directory(self) -> Directory:
-        """The one that counts now."""
+        """The current directory."""
         return self._keeper.current
 
     def serving(self, channel: Channel) -> ReplicaHost | None:
@@ -80,7 +80,7 @@ class Hosting:
     # --- replicas ---
 
     def host(self, id: ReplicaId) -> ReplicaHost:
-        """Makes a replica in place of the one that may be there.  Raises OperatorFailed, with nothing changed."""
+        """Makes a replica, which replaces an existing one.  Raises OperatorFailed, with nothing changed."""
         made = self.make(id)
         if (before := self.running.get(id.of)) is not None:
             made.replica.recovery.stores(before.replica.recovery.stores_every_us)
@@ -88,7 +88,7 @@ class Hosting:
         return self.place(made)
 
     def make(self, id: ReplicaId) -> ReplicaHost:
-        """A replica, empty and RECOVERING.  Raises OperatorFailed where an operator cannot be made."""
+        """Returns a replica, empty and RECOVERING.  Raises OperatorFailed where an operator cannot be made."""
         return ReplicaHost(
             self.plan,
             self.directory,
@@ -112,7 +112,7 @@ class Hosting:
         return host
 
     def put_away(self, partition: PartitionId) -> None:
-        """Ends the replica of a partition, if there is one; its readers are cut off."""
+        """Ends the replica of a partition, if there is one, and disconnects its readers."""
         old = self.running.pop(partition, None)
         if old is None:
             return
@@ -122,14 +122,14 @@ class Hosting:
         old.close()
 
     def told(self, id: ReplicaId, state: NodeState, fresh: bool) -> None:
-        """Takes note that a replica has another state."""
+        """Records a change of a replica's state."""
         self.ticks.wake()
         self.env.trace.event("state", replica=str(id), state=state.name, fresh=fresh)
         if self.env.history is not None:
             self.env.history(StateChanged(self.now(), str(id), state, fresh))
 
     def fail(self, host: ReplicaHost, error: OperatorFailed) -> None:
-        """A user's operator raised.  Every replica would do the same: this one stops, the others of the node go on."""
+        """Stops a replica whose user's operator raised, as every replica of the partition would; the node goes on."""
         host.error = str(error)
         host.replica.serving.announce(NodeState.RECOVERING, False)
         self.upstream.remove(host.name)
@@ -142,7 +142,7 @@ class Hosting:
         )
 
     def stand_by(self, id: ReplicaId) -> Standby:
-        """Holds checkpoints, in place of the replica that may be there (H4)."""
+        """Makes a standby, which replaces an existing replica (H4)."""
         self.put_away(id.of)
         standby = self.standbys[id.of] = Standby(self.plan, self.directory, id, self.now())
         self._told_to_stop(id)
@@ -154,7 +154,7 @@ class Hosting:
             self.env.history(StateChanged(self.now(), str(id), NodeState.RECOVERING, False, runs=False))
 
     def leave(self, partition: PartitionId) -> None:
-        """Hosts a partition no more, in any way."""
+        """Removes the replica or standby of a partition, and its tasks."""
         if (standby := self.standbys.pop(partition, None)) is not None:
             self.upstream.remove(standby.name)
         if partition in self.running:
@@ -167,7 +167,7 @@ class Hosting:
     # --- tasks of a partition ---
 
     def begin(self, partition: PartitionId, tasks: Tasks) -> None:
-        """Starts the tasks of a partition in place of those that it had."""
+        """Starts the tasks of a partition, and ends its previous ones."""
         if (before := self._scopes.pop(partition, None)) is not None:
             before.cancel()
         scope = self._scopes[partition] = trio.CancelScope()
@@ -191,7 +191,7 @@ class Hosting:
         return self._logs[id.of]
 
     def tell_rejections(self, host: ReplicaHost) -> None:
-        """Tells what operators went on without since the last time (U15)."""
+        """Reports the rows that operators rejected since the last call (U15)."""
         side = host.replica.serving
         if side.rejections:
             rejections, side.rejections = side.rejections, []

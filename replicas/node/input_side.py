@@ -1,4 +1,4 @@
-"""The input side of a replica: whom its inputs read, and what its unit replica asks about that.  Pure."""
+"""The input side of a replica: which producers its inputs read, and in which condition these are.  Pure."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class InputSide:
 
     Args:
       plan: the cluster.
-      id: whose inputs.
-      sunion: where elements go.
+      id: the replica that has the inputs.
+      sunion: takes the elements.
       now: monotonic microseconds.
 
     Attributes:
-      installed: nothing is read before a snapshot is installed, or it is sure that everything is still upstream (A3).
-      started_at: when the replica was made, or was given its state.
+      installed: the replica has its state, so inputs may be read (A3).
+      started_at: when the replica was made, or got its state.
     """
 
     def __init__(self, plan: Plan, directory: Directory, id: ReplicaId, sunion: SUnion, now: int) -> None:
@@ -73,18 +73,18 @@ class InputSide:
     # --- what the shell asks ---
 
     def choose(self, now: int, peer: str | None = None) -> list[tuple[int, Action]]:
-        """Connection work, per input index: of those that may read ``peer``; None: of all."""
+        """Returns connection work with its input index, for inputs that may read ``peer``; None: for all inputs."""
         return choose_among(self.inputs, now, peer)
 
     def set_node(self, node: Node) -> None:
-        """Another X or α counts (X1)."""
+        """Sets X and α (X1)."""
         self._node = node
         self._skew.alpha_x_us, self._skew.x_us = node.alpha_x_us, node.x_us
         for input in self.inputs:
             input.set_waits(useless_us=node.alpha_x_us // 2, x_us=node.x_us)
 
     def redirect(self, directory: Directory) -> list[tuple[int, Action]]:
-        """Other processes make what we read; the connection work that follows, per input index."""
+        """Follows a changed directory; returns connection work with its input index."""
         return [
             (at, action)
             for at, input in enumerate(self.inputs)
@@ -92,22 +92,22 @@ class InputSide:
         ]
 
     def origins(self) -> list[str]:
-        """Of the log that each input has read (S6); "" where it was not greeted yet."""
+        """Returns the origin of the log that each input has read (S6); "" before the first greeting."""
         return [i.origin for i in self.inputs]
 
     def goes_on(self, origins: Sequence[str]) -> None:
-        """These logs are read, and no others (S6)."""
+        """Restricts the inputs to logs of these origins (S6)."""
         for input, origin in zip(self.inputs, origins, strict=True):
             input.origin = origin
 
     def watch_skew(self, now: int) -> list[str]:
-        """Inputs that begin to lag the others though nothing has failed (S5), once per episode; call it at ticks."""
+        """Returns inputs that begin to lag though nothing has failed (S5), once per episode; call it at ticks."""
         if not self._skew.lagging and self._sunion.clocks.waited(now) <= self._node.alpha_x_us:
             return []  # the usual case
         return [self._lag(at) for at in self._skew.watch(now, [i.live(now) for i in self.inputs])]
 
     def skew(self) -> list[str]:
-        """Which inputs lag now."""
+        """Describes the inputs that lag now."""
         return [self._lag(at) for at in sorted(self._skew.lagging)]
 
     def _lag(self, at: int) -> str:
@@ -115,7 +115,7 @@ class InputSide:
         return f"{self.inputs[at].channel} lags {ahead} by {behind} of tuple time"
 
     def shift(self, gap_us: int, now: int) -> None:
-        """We were frozen for the last ``gap_us``: nothing that lies in our sockets is late (T1)."""
+        """Discounts ``gap_us`` during which this process was frozen: data in its sockets are not late (T1)."""
         self._sunion.waits.shift(gap_us, now)
         self._skew.shift(gap_us, now)
         self.started_at = min(self.started_at + gap_us, now)

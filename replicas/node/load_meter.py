@@ -1,4 +1,4 @@
-"""What the replicas of a node need: a sample of each per 10 s (rule L1).  Pure.
+"""Measures the load of a node's replicas, one sample of each per 10 s (rule L1).  Pure.
 
 Each replica's meter adds up how long its steps took: decoding its input, advancing, encoding its output and snapshots.
 A step's time is no CPU time, for others may have had the CPU meanwhile, and some work is in no step: the kernel's, for
@@ -33,11 +33,11 @@ class ReplicaMeasure(NamedTuple):
 
 
 class ReplicaMeter:
-    """Of one replica; it begins as RECOVERING.
+    """Measures one replica, which begins as RECOVERING.
 
     Attributes:
       latest: the newest sample; None: there was none.
-      taken_at: when, monotonic microseconds.
+      taken_at: time of the newest sample, monotonic microseconds.
     """
 
     def __init__(self) -> None:
@@ -52,41 +52,41 @@ class ReplicaMeter:
     # --- what happens; nanoseconds, bytes, rows ---
 
     def became(self, state: NodeState) -> None:
-        """The replica's state from now on."""
+        """Sets the replica's state."""
         self._stable = state is NodeState.STABLE
         self._was_stable = self._was_stable and self._stable
 
     def received(self, rows: int, nbytes: int, step_ns: int) -> None:
-        """Input was read, decoded and taken in."""
+        """Counts input that was read, decoded and taken in."""
         self._rows += rows
         self._nbytes += nbytes
         self._step_ns += step_ns
 
     def worked(self, step_ns: int) -> None:
-        """It has advanced, or a snapshot of it was encoded."""
+        """Counts a step that advanced the replica or encoded a snapshot of it."""
         self._step_ns += step_ns
 
     def sent(self, nbytes: int, step_ns: int) -> None:
-        """Output was encoded for a reader."""
+        """Counts output that was encoded for a reader."""
         self._nbytes += nbytes
         self._step_ns += step_ns
 
     # --- samples ---
 
     def step_ns(self) -> int:
-        """How long its steps took since the last look."""
+        """Returns how long the steps took since the last look."""
         return self._step_ns
 
     def holds(self, memory: int, state: int) -> None:
-        """What it has now; see :class:`ReplicaMeasure`.  The largest counts: what windows hold comes and goes."""
+        """Notes memory and state, see :class:`ReplicaMeasure`.  The largest counts, since windows fill and empty."""
         self._memory, self._state = max(self._memory, memory), max(self._state, state)
 
     def take(self, now: int, span_us: int | None, cpu: float) -> None:
-        """Takes a sample, if it was STABLE all the time, and begins anew.
+        """Takes a sample, if the replica was STABLE all the time, and starts the next one.
 
         Args:
-          span_us: the sample's time, which ends now; None: none is to be taken.
-          cpu: how much of one core it has needed.
+          span_us: length of the sample, which ends now; None: take no sample.
+          cpu: share of one core that the replica used.
         """
         if self._was_stable and span_us is not None:
             seconds = span_us / SECOND
@@ -102,7 +102,7 @@ class ReplicaMeter:
         self._was_stable = self._stable
 
     def news(self, now: int) -> LoadSample | None:
-        """The newest sample, once, and while it is news."""
+        """Returns the newest sample once, unless it is too old."""
         if self._told or now - self.taken_at >= SAMPLE_US:
             return None
         self._told = True
@@ -110,7 +110,7 @@ class ReplicaMeter:
 
 
 class NodeMeter:
-    """Of all replicas of a node.
+    """Measures all replicas of a node.
 
     Args:
       now: monotonic microseconds.
@@ -122,7 +122,7 @@ class NodeMeter:
         self._cpu_ns = cpu_ns
 
     def due(self, now: int) -> bool:
-        """Is it time to look?  At multiples of the time between two looks: a late one makes no later one late."""
+        """Is it time to look?  At multiples of LOOK_US, so that a late look does not delay the next."""
         return now // LOOK_US != self._looked // LOOK_US
 
     def look(self, now: int, cpu_ns: int, replicas: Sequence[ReplicaMeasure]) -> None:

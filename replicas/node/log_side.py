@@ -1,4 +1,4 @@
-"""The side of a replica that its checkpoint log is written from (rules G1 and G5).  Pure.
+"""Connects a replica with the writer of its checkpoint log (rules G1 and G5).  Pure.
 
 The shell writes one slice of the log at a time, and asks for the next one when it is through.  Until then slices of the
 stream are only worked on: a slice of the log holds as many as there were meanwhile, so nothing ever waits for a disk.
@@ -23,11 +23,11 @@ from spe.stream.times import END_OF_TIME
 
 @dataclass(frozen=True, slots=True)
 class UnwrittenSlice:
-    """A slice that waits to be written.
+    """A slice that is to be written to the log.
 
     Attributes:
-      last_ids: of each output, what the slice and those before it have made.
-      origins: of what each input has read (S6).
+      last_ids: last id of each output after the slice.
+      origins: origin of each input's log (S6).
     """
 
     slice: SliceToLog
@@ -36,16 +36,16 @@ class UnwrittenSlice:
 
 
 class LogSide:
-    """What the manager made for the checkpoint log, and what of it is in the log.
+    """Holds the slice that is to be written to the checkpoint log, and how much output the log has.
 
     Args:
       outputs: of the replica.
-      origins: where its inputs come from.
-      wake: something waits for the shell.
+      origins: returns the origins of the inputs.
+      wake: wakes the writer.
 
     Attributes:
-      unwritten: the slice that is to be written; None: there is none, or it is written.
-      remade: the log's footprints that count, once the state of the log was made again.
+      unwritten: the slice that is to be written; None: there is none.
+      remade: valid footprints of the log, once its state was made again.
     """
 
     def __init__(
@@ -56,13 +56,13 @@ class LogSide:
         self._wake = wake
         self.unwritten: UnwrittenSlice | None = None
         self.remade: Sequence[LiveFootprints] | None = None
-        #: Of each output, the last id that is in the log.
+        #: Last id of each output that is in the log.
         self._logged = [0 for _ in outputs]
         #: Ends of slices of the log with output, and the last ids in them.
         self._asked: deque[tuple[int, Sequence[int]]] = deque()
 
     def perform(self, action: SliceToLog | Remade) -> None:
-        """What the manager made is at hand for the shell."""
+        """Takes an action of the manager, and wakes the writer."""
         if isinstance(action, SliceToLog):
             assert self.unwritten is None, "G1: the log gets one slice at a time"
             self.unwritten = UnwrittenSlice(action, [log.last_id for log in self._outputs], self._origins())
@@ -73,21 +73,22 @@ class LogSide:
     # --- what the shell does ---
 
     def outputs_to_log(self, waiting: UnwrittenSlice, *, all_anew: bool = False) -> list[int]:
-        """Of each output the id from which on it goes to the log with a slice: all that may be asked for, or the
-        rest.
+        """Returns the id of each output after which its entries go to the log with a slice.
+
+        A complete state gets all output that a consumer may still ask for, others what is new.
         """
         firsts = [log.acknowledged for log in self._outputs]
         return firsts if waiting.slice.made.complete or all_anew else list(map(max, firsts, self._logged))
 
     def released_from(self, end: int) -> int:
-        """End of the oldest slice of the log whose output somebody may still ask for; of the slice to ``end`` not."""
+        """Returns the end of the oldest slice in the log, before ``end``, whose output is not acknowledged."""
         asked = self._asked
         while asked and all(last <= log.acknowledged for last, log in zip(asked[0][1], self._outputs)):
             asked.popleft()
         return asked[0][0] if asked else END_OF_TIME
 
     def written(self, waiting: UnwrittenSlice, *, has_output: bool, all_anew: bool = False) -> None:
-        """A slice is in the log."""
+        """Notes that a slice is in the log."""
         if waiting.slice.made.complete or all_anew:
             self._asked.clear()
         self._logged = list(waiting.last_ids)
@@ -95,7 +96,7 @@ class LogSide:
             self._asked.append((waiting.slice.end, waiting.last_ids))
 
     def goes_on(self, released: Sequence[tuple[int, Any]], last_ids: Sequence[int]) -> None:
-        """The log holds this output, up to these ids."""
+        """Notes that the log holds this output, up to these ids."""
         self._logged = list(last_ids)
         upto = [0 for _ in last_ids]
         for end, outputs in released:
@@ -104,9 +105,9 @@ class LogSide:
 
 
 def logged_output(entries: Sequence[Sequence[Entry]], after: Sequence[int], last_ids: Sequence[int]) -> Any:
-    """What of the entries of each output goes to the log with a slice, as a tree; None: nothing.
+    """Returns the output that goes to the log with a slice, as a tree; None: there is none.
 
-    Small ones are put together: each takes as long to write, and to read, as many rows.
+    Small entries are joined: writing or reading an entry costs as much as many rows.
     """
     outputs = [
         [_tree(run) for run in _runs([e for e in some if first < e.batch.upto_id <= last])]
@@ -116,8 +117,9 @@ def logged_output(entries: Sequence[Sequence[Entry]], after: Sequence[int], last
 
 
 def _runs(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
-    """Entries that follow each other, up to RELEASED rows, with texts of the same dictionaries: to translate them would
-    change these.
+    """Yields runs of entries of up to RELEASED rows, with texts of the same dictionaries.
+
+    Translating texts of other dictionaries would change the entries.
     """
     run: list[Entry] = []
     for entry in entries:
@@ -141,11 +143,11 @@ def _tree(run: Sequence[Entry]) -> dict[str, Any]:
 
 
 def exported(released: Sequence[tuple[int, Any]], output: int, last_id: int, frontier: int) -> dict[str, Any]:
-    """An output as the log holds it, as :meth:`OutputLog.install` takes it.
+    """Returns an output of the log in the form that :meth:`OutputLog.install` takes.
 
     Args:
-      released: as the log has it, slice by slice.
-      last_id, frontier: of the output at the newest commit.
+      released: output of each slice, as the log has it.
+      last_id, frontier: last id and frontier of the output at the newest commit.
     """
     batches: list[dict[str, Any]] = []
     begin = reached = None
@@ -153,11 +155,11 @@ def exported(released: Sequence[tuple[int, Any]], output: int, last_id: int, fro
         for part in outputs[output]:
             from_id, upto_id = int(part["from_id"]), int(part["upto_id"])
             if begin is not None and from_id < begin:
-                batches, reached = [], None  # all was written anew, also what lies before the slices that are read
+                batches, reached = [], None  # all output was rewritten, also that from before the slices that are read
             if reached is not None and upto_id <= reached:
-                continue  # it was written once more
+                continue  # a rewrite repeats it
             if reached is None or from_id > reached:
-                batches, begin = [], from_id  # what lies between was acknowledged, and what lies before it with it
+                batches, begin = [], from_id  # the gap was acknowledged, and all output before it
             batch = Batch(Kind.STABLE, from_id, upto_id, None, part["rows"])
             if batches and from_id < batches[-1]["upto_id"]:
                 batch = batch.after(batches[-1]["upto_id"])

@@ -26,25 +26,25 @@ from spe.status import LogStatus
 from spe.stream.ids import PartitionId, ReplicaId
 from spe.stream.times import BEFORE_TIME, END_OF_TIME, MILLISECOND
 
-#: Between two looks at what has changed; at a slice, or where a producer is full, it is woken.
+#: Time between two checks for changes; a slice or a full producer wakes the task earlier.
 LOOKS_US: Final = 300 * MILLISECOND
-#: A copy that failed is made whole again after this.
+#: A failed copy is restored after this time.
 RESTORE_US: Final = 5_000 * MILLISECOND
 
 
-#: Output that is kept is written anew after so many times its size was written since, and so much.
+#: Stored output is rewritten once this many times its size, and this many bytes, were written since.
 OUTPUT_AGAIN: Final = 2
 OUTPUT_BYTES: Final = SEGMENT_BYTES
 
 
 class LogTask:
-    """Of one node."""
+    """Runs the log writers of one node."""
 
     def __init__(self, hosting: Hosting) -> None:
         self._hosting = hosting
 
     async def run(self, partition: PartitionId, settings: Continuous) -> None:
-        """Until there is no replica any more."""
+        """Runs while the partition has a replica."""
         hosting = self._hosting
         stored = hosting.log(ReplicaId(*partition, hosting.node))
         async with stored.writing:
@@ -56,7 +56,7 @@ class LogTask:
 
 
 def log_status(hosting: Hosting, host: ReplicaHost) -> LogStatus | None:
-    """Of the log of a replica; None: it has none."""
+    """Returns the status of a replica's log; None: it has no log."""
     id = host.replica.id
     settings = hosting.directory.logs.get(id.of)
     if settings is None:
@@ -67,7 +67,7 @@ def log_status(hosting: Hosting, host: ReplicaHost) -> LogStatus | None:
 
 
 class _Writer:
-    """Of one replica."""
+    """Writes the log of one replica."""
 
     def __init__(
         self, hosting: Hosting, host: ReplicaHost, side: LogSide, stored: ReplicaLog, settings: Continuous
@@ -82,26 +82,26 @@ class _Writer:
         now = hosting.now()
         self._pacing = Pacing(settings.share, now, settings.period_us)
         self._synced_at = self._restored_at = now
-        #: The replica before may have left something.
+        #: The previous replica may have left unsynced records.
         self._unsynced = True
-        #: Written when all output was written last.
+        #: Bytes of the log when all output was written last.
         self._output_bytes = 0
         self._pauses = Pauses()
-        #: From one slice to the next at most.
+        #: Longest time from one slice to the next.
         self._longest_us = END_OF_TIME
         #: Rows up to the newest slice.
         self._rows: int | None = None
-        #: For what the next slice was asked for, and whether it may end where the newest one in the log does.
+        #: The log that the next slice was requested for, and whether that may end where the newest one in the log does.
         self._asked: tuple[StateLog, bool] | None = None
 
     def _is_current(self) -> bool:
         return self._hosting.running.get(self._host.replica.id.of) is self._host
 
     async def run(self) -> None:
-        """Until there is another replica, or none."""
+        """Runs until the replica is replaced or removed."""
         side, host, hosting = self._side, self._host, self._hosting
         if self._kept.state is not None:
-            self._kept.state.lacks = True  # what it holds is of the replica before
+            self._kept.state.lacks = True  # it holds the state of the previous replica
         while self._is_current():
             token = host.log_work.token()
             if side.remade is not None:
@@ -118,7 +118,7 @@ class _Writer:
                 await self._clock.wait(host.log_work, token, LOOKS_US / 1e6)
 
     async def _rest(self, begun: int) -> None:
-        """After a slice that began then."""
+        """Waits until the next slice is due, after one that began at ``begun``."""
         core, pauses = self._host.replica.core, self._pauses
         while self._is_current():
             token = self._host.log_work.token()
@@ -138,7 +138,7 @@ class _Writer:
     # --- what is asked for ---
 
     def _ask(self) -> None:
-        """The next slice may be made; what of it is written anew is decided now."""
+        """Requests the next slice, and decides which footprints it rewrites."""
         state, log, hosting = self._kept.state, self._kept.log, self._hosting
         replica = self._host.replica
         hurries = self._upstream_waits(state)
@@ -148,7 +148,7 @@ class _Writer:
         if replica.core.log.is_busy or (
             replica.core.log.request is not None and self._asked == (state, again) and not hurries
         ):
-            return  # of a log that was refused meanwhile, it would be one behind the end of that
+            return  # if the log was refused since, the slice in work lies behind its end
         self._asked = state, again
         below, most = BEFORE_TIME, 0
         if state.lacks or (hurries and state.extent.held is not None):
@@ -157,18 +157,18 @@ class _Writer:
             below, most = END_OF_TIME, 0
         else:
             below, most = self._rewrites(state)
-        if self._side.unwritten is None:  # else it is asked for when that is written
+        if self._side.unwritten is None:  # else it is requested after that slice is written
             after = log.commits[-1].time if log.commits else BEFORE_TIME
             replica.handle(LogRequest(below, most, after, again), hosting.now())
         self._host.work.wake()
 
     def _has_another_state(self, state: StateLog, log: CheckpointLog) -> bool:
-        """Has the log a state that the replica did not go on from?  At the end of input none follows it."""
+        """Does the log hold a state that the replica did not start from?  At the end of input no slice replaces it."""
         goes_on = self._host.remaking is not None or self._side.remade is not None
         return state.lacks and bool(log.commits) and self._host.replica.reading.installed and not goes_on
 
     def _upstream_waits(self, state: StateLog | None) -> bool:
-        """Is a producer full, and do we hold up what it could forget?"""
+        """Is a producer full because this log does not acknowledge more?"""
         replica = self._host.replica
         if state is None or not replica.reading.installed or not replica.reading.upstream_full():
             return False
@@ -176,7 +176,7 @@ class _Writer:
         return sunion.needed_from(sunion.cursors.released) != state.acknowledged()
 
     def _rewrites(self, state: StateLog) -> tuple[int, int]:
-        """Footprints from before when are written anew, and how many of those from then (G7)."""
+        """Returns the time before which footprints are rewritten, and how many of those at that time (G7)."""
         choices, speeds = state.extent.choices(), self._meter.speeds
         chosen = to_rewrite(choices, self._settings, speeds)
         self._longest_us = END_OF_TIME
@@ -184,13 +184,13 @@ class _Writer:
             return BEFORE_TIME, 0
         most = int(self._pacing.allowed_us(self._hosting.now()) / speeds.write_us)
         if choices.cells[chosen] > most:
-            self._longest_us = self._settings.period_us  # until there is time for more
+            self._longest_us = self._settings.period_us  # rewriting is spread over the period
         return choices.within(chosen, most)
 
     # --- what comes ---
 
     async def _go_on(self) -> None:
-        """The replica has the state of the log."""
+        """Continues the log, once the replica has its state."""
         remade, self._side.remade = self._side.remade, None
         loaded_state, self._host.remaking = self._host.remaking, None
         state = self._kept.state
@@ -217,7 +217,7 @@ class _Writer:
         if (entries := await self._entries(after)) is None:
             return
         slice, output = waiting.slice, partial(logged_output, entries, after, waiting.last_ids)
-        # All that somebody may still ask for may be much, and so may be what came since the last slice.
+        # All unacknowledged output may be large, and so may be that since the last slice.
         rows = sum(last - first for first, last in zip(after, waiting.last_ids, strict=True))
         is_much = anew or slice.made.complete or rows > steps.RELEASED
         released = await hosting.env.compute.run(output) if is_much else output()
@@ -255,9 +255,9 @@ class _Writer:
         self._measure(waiting, state)
 
     def _output_holds(self, state: StateLog, waiting: UnwrittenSlice) -> bool:
-        """Is much of the log kept only because somebody who is away may still ask for output in it?
+        """Is much of the log kept only for output that an absent consumer has not acknowledged?
 
-        Then all output is written anew; what was spilled is not, for it has no room in memory.
+        Then all output is rewritten, except where some was spilled, which has no room in memory.
         """
         log, outputs = self._kept.log, [output_log.stable for output_log in self._host.replica.logs]
         if log is None or waiting.slice.made.complete or any(o.nbytes > o.memory_bytes for o in outputs):
@@ -268,7 +268,7 @@ class _Writer:
         return self._side.released_from(waiting.slice.end) < state.extent.needs()
 
     def _measure(self, waiting: UnwrittenSlice, state: StateLog) -> None:
-        """What a slice took is shared by the footprints in it."""
+        """Measures the writing of a slice; its time is shared among its footprints."""
         slice, host, now = waiting.slice, self._host, self._hosting.now()
         took_us, host.log_ns = (host.log_ns + state.written_ns) / 1e3, 0
         self._pauses.wrote(state.extent, slice.end, took_us, self._longest_us)
@@ -281,7 +281,7 @@ class _Writer:
         self._meter.committed(now, slice.made.written - again, rows)
 
     async def _entries(self, after: Sequence[int]) -> list[list[Entry]] | None:
-        """Of each output what it has beyond an id; None: the replica has ended meanwhile."""
+        """Returns the entries of each output after an id; None: the replica has ended."""
         entries: list[list[Entry]] = []
         loaded: list[SpillNotLoaded] = []
         try:
@@ -309,7 +309,7 @@ class _Writer:
     # --- the disk ---
 
     async def _look_after(self) -> None:
-        """Syncs, acknowledges, and mends what failed, each in its time."""
+        """Syncs, acknowledges and repairs, each when it is due."""
         stored, now = self._kept, self._hosting.now()
         if stored.log is None and now - self._restored_at >= RESTORE_US:
             self._restored_at = now
@@ -322,7 +322,7 @@ class _Writer:
             try:
                 await stored.log.restore()
                 self._unsynced = True
-            except LogCorrupt as error:  # one copy is behind, and the other one damaged: the next number gets all
+            except LogCorrupt as error:  # one copy is behind and the other damaged: the next log is complete
                 await stored.refuse(str(error))
                 stored.tell()
                 return
@@ -339,12 +339,12 @@ class _Writer:
                     await stored.forget_refused()
             except (LogError, OSError) as error:
                 self._hosting.env.trace.event("log_not_synced", replica=self._host.name, why=str(error))
-        if stored.state is state:  # else it was refused meanwhile
+        if stored.state is state:  # else it was refused since
             self._acknowledge(state)
         stored.tell()
 
     def _acknowledge(self, state: StateLog) -> None:
-        """What both copies hold; while that is replayed, what lies before the replay."""
+        """Acknowledges what both copies hold; during a replay, only what lies before it."""
         durable, loaded_state = state.acknowledged(), self._host.remaking
         if loaded_state is not None and self._kept.is_safe:
             durable = list(loaded_state.positions[loaded_state.begin])

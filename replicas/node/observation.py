@@ -1,4 +1,4 @@
-"""What a replica holds, for the checkers of a run (consistency.checking)."""
+"""Measures the buffers of a replica, for the checkers of a run (consistency.checking)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from spe.stream.history import Buffers
 
 
 def buffers(replica: Replica, at_us: int) -> Buffers:
-    """Memory and digests of a replica now; no digests while it recovers, or in the middle of a slice."""
+    """Returns memory and digests of a replica; no digests while it recovers, or within a slice."""
     taken = replica.core.snapshot() if replica.core.between_slices else None
     states = taken[0].outputs if taken is not None else []
     return Buffers(

@@ -1,4 +1,4 @@
-"""What the coordinator orders: a standby is to run, or to stand by again (docs/internals/rules.md H)."""
+"""Follows orders of the coordinator: a standby runs, or stands by again (docs/internals/rules.md H)."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from spe.wire.messages import Order, OrderAnswer
 
 
 class OrderRefused(SpeError):
-    """An order that this node does not follow; says why."""
+    """An order that this node does not follow, with the reason."""
 
 
 class OrderFollower:
     """Follows orders of the latest coordinator that it has heard of (H6).
 
     Args:
-      hosting: what runs and stands by here.
-      keeper: hears of coordinators.
-      run: tasks of a partition with a replica.
-      stand_by: the same with a standby.
+      hosting: the replicas and standbys of the node.
+      keeper: knows the latest coordinator.
+      run: runs the tasks of a partition with a replica.
+      stand_by: runs the tasks of a partition with a standby.
     """
 
     def __init__(self, hosting: Hosting, keeper: DirectoryKeeper, run: Tasks, stand_by: Tasks) -> None:
@@ -37,7 +37,7 @@ class OrderFollower:
         keeper.on_later_epoch(lambda: hosting.nursery.start_soon(self._epoch.keep))
 
     def order(self, peer: str, message: Order) -> OrderAnswer:
-        """The coordinator wants a standby to run, or a replica that stood by to do so again."""
+        """Answers an order: a standby is to run, or a replica is to stand by again."""
         id = ReplicaId(UnitId(message.unit), message.partition, self._hosting.node)
         refused = ""
         try:
@@ -60,7 +60,7 @@ class OrderFollower:
         if message.verb in ("install", "restore") and id.of in hosting.standbys:
             self._install(id, prefers_own=message.verb == "restore")
         elif message.verb == "retire" and id.of in hosting.running:
-            hosting.told(id, NodeState.RECOVERING, False)  # whoever reads or asks it from now on is told so
+            hosting.told(id, NodeState.RECOVERING, False)  # its readers and partners learn that at once
             self.stand_by(id)
         elif message.verb == "replay":
             if id.of not in hosting.running:
@@ -69,7 +69,7 @@ class OrderFollower:
 
     def _install(self, id: ReplicaId, *, prefers_own: bool = False) -> None:
         hosting = self._hosting
-        made = hosting.make(id)  # first: where it cannot be made we go on standing by
+        made = hosting.make(id)  # first: where this fails we continue to stand by
         standby = hosting.standbys.pop(id.of)
         hosting.upstream.remove(standby.name)
         made.replica.recovery.partners_are_known = True
@@ -79,9 +79,9 @@ class OrderFollower:
         hosting.begin(id.of, self._run)
 
     def follow_roles(self) -> None:
-        """The directory has changed: runs what we have an active role for, and puts away what we have none for.
+        """Follows a changed directory: runs partitions with an active role here, and removes those without a role.
 
-        A standby that runs, or a replica that is one now, goes on until an order comes: others may need it.
+        A standby that runs, or a replica that is a standby now, runs on until an order comes: others may need it.
         """
         hosting = self._hosting
         directory, node = hosting.directory, hosting.node
@@ -102,7 +102,7 @@ class OrderFollower:
                 self.stand_by(id)
 
     def run(self, id: ReplicaId) -> None:
-        """An active role here."""
+        """Runs a partition in an active role."""
         self._hosting.host(id)
         self._hosting.begin(id.of, self._run)
 

@@ -18,35 +18,35 @@ from spe.wire.messages import Ack
 
 
 class Effects(Protocol):
-    """What a replica does to the world, beside what its methods return."""
+    """Effects of a replica on the shell, apart from the results of its methods."""
 
     def wake(self, output: int) -> None:
-        """The subscriptions of an output have something to send."""
+        """Wakes the subscriptions of an output: they have something to send."""
         ...
 
     def told(self, state: NodeState, fresh: bool) -> None:
-        """Each new state, for the trace."""
+        """Reports a new state, for the trace."""
         ...
 
     def log_waits(self) -> None:
-        """Something is to be written to the checkpoint log."""
+        """Wakes the writer of the checkpoint log."""
         ...
 
 
 class OutputSide:
-    """Implements consistency.dpc.events.OutputsView, and performs what the manager has it do.
+    """Implements consistency.dpc.events.OutputsView, and performs the actions of the manager.
 
     Args:
       plan: the cluster.
-      id: whose outputs.
+      id: the replica that has the outputs.
       now: monotonic microseconds.
-      effects: what the shell does.
+      effects: of the shell.
       shelf: makes a place in spill files for the batches of a schema; None: everything stays in memory.
       changes: numbers the changes of state of all replicas of this process (OutputLog).
 
     Attributes:
-      origin: of the outputs (S6); "" until every input was greeted.
-      rejections: what operators went on without, for good, and was not told yet (U15).
+      origin: origin of the outputs (S6); "" until every input was greeted.
+      rejections: rows that operators rejected for good and that were not reported yet (U15).
     """
 
     def __init__(
@@ -81,14 +81,14 @@ class OutputSide:
         self.origin = ""
         self.tentative_count = 0
         self.rejections: list[Rejection] = []
-        #: The largest stable id of each output that a partner has told of.
+        #: Largest stable id of each output that a partner has announced.
         self._made_elsewhere = dict.fromkeys(channels, 0)
-        #: When each consumer acknowledged last, and after how long it was to do so again.
+        #: Time of each consumer's last acknowledgement, and the period in which it was to repeat it.
         self._heard: dict[str, tuple[int, int]] = {}
         self._consumers = {name for c in channels for name in directory.consumers_of(plan, c)}
-        #: The process that speaks for each consumer, and how many did so before it.
+        #: Incarnation of the process that speaks for each consumer, and how many processes did so before.
         self._speakers: dict[str, tuple[int, int]] = {}
-        #: Start time, used for consumers that were never heard.
+        #: Start time, used for consumers that never acknowledged.
         self._since = now
 
     def log(self, channel: Channel) -> OutputLog:
@@ -124,14 +124,14 @@ class OutputSide:
     # --- where the rows come from (S6) ---
 
     def learn_origin(self, origin: str) -> None:
-        """Whoever subscribed before was greeted without an origin, so it is cut off, and subscribes anew."""
+        """Sets the origin; earlier subscribers, greeted without one, are disconnected and subscribe again."""
         self.origin = origin
         self.close()
         for at, _ in enumerate(self.logs):
             self._effects.wake(at)
 
     def other_origin(self, consumer: str, theirs: str) -> str | None:
-        """Why our outputs do not continue what a consumer has read; None: they do (S6)."""
+        """Returns why our outputs do not continue what a consumer has read; None: they do (S6)."""
         if not (theirs and self.origin) or theirs == self.origin:
             return None
         return (
@@ -140,14 +140,14 @@ class OutputSide:
         )
 
     def close(self) -> None:
-        """Cuts off all subscriptions."""
+        """Ends all subscriptions."""
         for log in self.logs:
             log.close()
 
     # --- acknowledgements (A2) ---
 
     def redirect(self, directory: Directory, now: int) -> None:
-        """Others read our outputs: new consumers hold the logs from now on, those that left do not (A6)."""
+        """Changes the consumers: new ones hold the logs from now on, removed ones do not (A6)."""
         self._directory = directory
         consumers: set[str] = set()
         for log in self.logs:
@@ -155,25 +155,25 @@ class OutputSide:
             log.set_consumers(names, directory.standbys_of(self._plan, log.channel))
             consumers.update(names)
         for name in consumers - self._consumers:
-            self._heard[name] = now, self._plan.timing.heartbeat_us  # it is not dead because it was not there before
+            self._heard[name] = now, self._plan.timing.heartbeat_us  # a new consumer is not dead
         for name in self._consumers - consumers:
             self._heard.pop(name, None)
             self._speakers.pop(name, None)
         self._consumers = consumers
 
     def made_elsewhere(self, channel: Channel, id: int) -> None:
-        """A partner has made the stable tuples of an output up to ``id``."""
+        """Notes that a partner has made the stable tuples of an output up to ``id``."""
         self._made_elsewhere[channel] = max(self._made_elsewhere[channel], id)
 
     def made(self, channel: Channel) -> int:
-        """The largest stable id of an output that this replica or a partner is known to have made."""
+        """Returns the largest stable id of an output that this replica or a partner is known to have made."""
         return max(self.log(channel).last_id, self._made_elsewhere[channel])
 
     def speaks(self, consumer: str, incarnation: int, now: int) -> bool:
         """Does this process speak for a consumer?
 
-        One does, until it is dead (A2b).  For a node, one with a larger incarnation does at once: it replaced that.
-        A smaller one is of an older process, or of one that has lost its number while its clock is behind (A2).
+        The first process does, until it is dead (A2b).  A node's process with a larger incarnation replaces it at once.
+        A smaller incarnation is of an older process, or of one that lost its number while its clock is behind (A2).
         """
         speaker = self._speakers.get(consumer)
         if speaker is None and consumer not in self._consumers:
@@ -186,15 +186,15 @@ class OutputSide:
         return speaker[0] == incarnation
 
     def _forget_guests(self, now: int) -> None:
-        """Clients that no log waits for may have another name each time: the dead ones do not count any more."""
+        """Forgets dead clients that no log waits for: each may have had a new name."""
         for name in [n for n in self._speakers if n not in self._consumers and self._is_dead(n, now)]:
             del self._speakers[name]
             self._heard.pop(name, None)
 
     def acknowledged(self, ack: Ack, period_us: int, now: int) -> bool:
-        """A consumer needs an output up to an id no more, says the process that speaks for it.
+        """Takes the acknowledgement of a consumer from the process that speaks for it.
 
-        An id that no replica of the partition is known to have made is not counted; the consumer repeats it.  Where the
+        An id that no replica of the partition is known to have made is ignored; the consumer repeats it.  Where the
         output is full it counts as all that was made: after a restart the consumer may be ahead of all replicas, and a
         full output makes nothing more until it is acknowledged.
 
@@ -211,7 +211,7 @@ class OutputSide:
         return full
 
     def make_room(self, now: int) -> list[str]:
-        """At the cap: gives up the places of dead consumers that have a live sibling further on (A2)."""
+        """Evicts, at the cap, dead consumers that have a live sibling further on (A2)."""
         given_up: list[str] = []
         for log in self.logs:
             if log.full:
@@ -224,13 +224,13 @@ class OutputSide:
         return given_up
 
     def _is_dead(self, consumer: str, now: int) -> bool:
-        """Has it not acknowledged for as long as makes a process count as gone, by its own pace? (F3)"""
+        """Has a consumer not acknowledged for as many of its periods as make a process count as gone (F3)?"""
         timing = self._plan.timing
         at, period_us = self._heard.get(consumer, (self._since, timing.heartbeat_us))
         return now - at > timing.gone_us(period_us)
 
     def shift(self, gap_us: int, now: int) -> None:
-        """We were frozen for the last ``gap_us``: that was no silence of anybody's (T1)."""
+        """Discounts ``gap_us`` during which this process was frozen: consumers were not silent (T1)."""
         self._since = min(self._since + gap_us, now)
         for consumer, (at, period_us) in self._heard.items():
             self._heard[consumer] = min(at + gap_us, now), period_us

@@ -1,4 +1,4 @@
-"""The node process: replicas and standbys of one node, and what it answers to whoever connects."""
+"""The node process: replicas and standbys of one node, and the answers to its peers."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class NodeProcess:
     Args:
       env: clock, network, randomness, trace.
       plan: the cluster.
-      node: which node we are.
+      node: the node of this process.
       token: shared secret of the cluster.
       injector: makes faults happen in this process, for experiments.
     """
@@ -76,7 +76,7 @@ class NodeProcess:
         token: str = "",
         injector: Injector | None = None,
     ) -> None:
-        #: Once it runs.
+        #: Set once the process runs.
         self.server: Server | None = None
         self._injector = injector
         self._env = env
@@ -84,10 +84,10 @@ class NodeProcess:
         self._node = node
         self._me = Identity("node", node, env.clock.wall_us(), token)
         self._keeper = DirectoryKeeper(env, directory, self._me, revision_file(PurePosixPath("nodes", node), plan))
-        #: Of X and waits: ours, and what we pass on (T8).
+        #: Announcements of X and waits: our own, and those that we pass on (T8).
         self._announcements = Announcements(plan, self._keeper.current)
         self._began_us, self._began_with = env.clock.wall_us(), self._keeper.version
-        #: The newest of each unit that has run here.
+        #: Newest announcement of each unit that has run here.
         self._announced: dict[UnitId, Announcement] = {}
         upstream = Upstream(
             env,
@@ -144,7 +144,7 @@ class NodeProcess:
         )
 
     def _redirect(self, directory: Directory) -> None:
-        """Another directory counts from here on."""
+        """Follows a changed directory."""
         self._note_waits(self._announcements.directory)
         self._announcements.directory = directory
         self.orders.follow_roles()
@@ -153,7 +153,7 @@ class NodeProcess:
         self.hosting.ticks.wake()  # a deadline may be nearer than it was
 
     def _peers(self) -> dict[str, str]:
-        """Every process that we read from, or that hosts a partner replica."""
+        """Returns every process that we read from, or that hosts a partner replica."""
         peers: dict[str, str] = {}
         directory = self.hosting.directory
         mine = directory.replicas_on(self._node) + directory.standbys_on(self._node)
@@ -162,7 +162,7 @@ class NodeProcess:
                 peers |= directory.producer_addresses(self._plan, channel)
             peers |= {n: directory.nodes[n].address for n in directory.hosts(id.of) if n != self._node}
         peers.pop(self._node, None)
-        # Units of one node read each other through the same door as everybody else.
+        # Units of one node read each other over connections, as units of other nodes do.
         if any(
             self._node in directory.producer_addresses(self._plan, c)
             for id in mine
@@ -185,7 +185,7 @@ class NodeProcess:
         hosting = self.hosting
         standby = hosting.standbys.get(partition)
         if standby is None:
-            return  # it was told to run before this began
+            return  # an order to run came before this began
         taker: CheckpointTaker | LogTaker
         store = hosting.store(standby.id)
         stored = hosting.log(standby.id)
@@ -202,7 +202,7 @@ class NodeProcess:
                 await taker.take_if_due()
 
     def replicas(self) -> dict[str, Replica]:
-        """What runs here, by name."""
+        """Returns the replicas that run here, by name."""
         return {host.name: host.replica for host in self.hosting.running.values()}
 
     # --- partners ---
@@ -283,14 +283,14 @@ class NodeProcess:
         return self._announcements.since(version, ANNOUNCEMENTS_MAX)
 
     def _note_waits(self, directory: Directory) -> None:
-        """Takes down what replicas waited under the settings of a directory."""
+        """Notes the longest waits of replicas under the settings of a directory."""
         now = self.hosting.now()
         for host in self.hosting.running.values():
             unit = host.replica.id.unit
             self._announced[unit] = self._announcement(directory, unit, host.replica.core.waits.longest_us(now))
 
     def _announcement(self, directory: Directory, unit: UnitId, waited_us: int) -> Announcement:
-        """What counts for a unit; since when, and the longest wait over all replicas that have run here since."""
+        """Returns the settings of a unit, their beginning, and the longest wait of its replicas here since then."""
         before = self._announced.get(unit)
         node, share = directory.nodes[self._node], directory.share(self._plan, unit, self._node)
         began_us = self._began_us if directory.version == self._began_with else self._env.clock.wall_us()
@@ -347,7 +347,7 @@ class NodeProcess:
     def _counters(self, host: ReplicaHost) -> Mapping[str, int]:
         try:
             return host.replica.counters()
-        except OperatorFailed as error:  # they are for people: no reason to stop
+        except OperatorFailed as error:  # counters are for people: no reason to stop
             if host.say_once("counters"):
                 say(f"{host.name}: no counters: {error}\n{error.where()}", Level.WARNING, replica=host.name)
             return {}

@@ -1,4 +1,4 @@
-"""Gets a replica its state: from a partner, from disk, or from nothing while upstream has everything (A3)."""
+"""Restores the state of a replica: from a partner, from disk, or from nothing if upstream has everything (A3)."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from spe.runtime.log_line import Level, say
 from spe.stream.ids import PartitionId
 from spe.stream.names import NodeState
 
-#: Behind the last portion of work.
+#: Marks the end of the portions of work.
 _DONE: Final = object()
-#: A replica that has its state checks this many times less often whether it needs another one.
+#: A replica that has its state checks this many times less often whether it needs another.
 INSTALLED_PERIODS: Final = 4
 
 
 class RecoveryTask:
-    """Does what :class:`ReplicaRecovery` decides."""
+    """Carries out the decisions of :class:`ReplicaRecovery`."""
 
     def __init__(self, hosting: Hosting, snapshots: Snapshots) -> None:
         self._hosting = hosting
         self._snapshots = snapshots
 
     async def run(self, partition: PartitionId) -> None:
-        """Until there is no replica any more."""
+        """Runs while the partition has a replica."""
         hosting = self._hosting
         period = hosting.plan.timing.heartbeat_us / 2e6
         await self._look_on_disk(partition)
@@ -58,7 +58,7 @@ class RecoveryTask:
         return recovery.must_reinstall() or (recovers and recovery.replays_in_vain(self._hosting.now()))
 
     def _tell_if_stranded(self, host: ReplicaHost) -> None:
-        """Once, where it can go on from nothing that is left."""
+        """Reports once that no state is left to recover from."""
         hosting, recovery = self._hosting, host.replica.recovery
         if (lacks := recovery.stranded(hosting.now())) and host.say_once("stranded"):
             hosting.env.trace.event("stranded", replica=host.name, lacks="; ".join(lacks))
@@ -72,7 +72,7 @@ class RecoveryTask:
         recovery.finds(*await on_disk(self._hosting, id))
 
     async def _forget_older(self, host: ReplicaHost) -> None:
-        """Of a log and checkpoints, what is written no more goes when it is of no use (A8)."""
+        """Deletes the log or the checkpoints that are no longer written, once they are useless (A8)."""
         hosting, recovery, id = self._hosting, host.replica.recovery, host.replica.id
         if not recovery.other_is_older():
             return
@@ -85,7 +85,7 @@ class RecoveryTask:
         hosting.env.trace.event("forgotten", replica=host.name, what="checkpoints" if recovery.logs else "log")
 
     async def _install(self, host: ReplicaHost) -> None:
-        """Installs what there is, if anything.  Raises OperatorFailed where an operator does not take its state."""
+        """Installs a state, if there is one.  Raises OperatorFailed where an operator refuses it."""
         replica, hosting = host.replica, self._hosting
         stored = replica.recovery.stored
         origin = "nothing" if stored is None else "log" if stored.snapshot is None else "disk"
@@ -102,7 +102,7 @@ class RecoveryTask:
             hosting.upstream.choose()
 
     async def _install_from(self, host: ReplicaHost, partner: str) -> bool:
-        """Installs what ``partner`` sends, if it does; True: our own checkpoint from disk was further on."""
+        """Installs the snapshot of ``partner``, if it sends one; True: our own checkpoint was further on."""
         id, hosting = host.replica.id, self._hosting
         data = await self._snapshots.fetch(id, partner)
         if isinstance(data, str):
@@ -127,7 +127,7 @@ class RecoveryTask:
         return own
 
     async def _take_log(self, host: ReplicaHost, partner: str, sent: Mapping[str, Any]) -> None:
-        """Goes on from the log that a standby holds: it is ours from now on."""
+        """Starts from the log of a standby, which becomes ours."""
         hosting, recovery, id = self._hosting, host.replica.recovery, host.replica.id
         try:
             await hosting.log(id).replace(list(slices_of(sent)))
@@ -139,7 +139,7 @@ class RecoveryTask:
             await self._install_stored(host)
 
     async def _install_stored(self, host: ReplicaHost) -> None:
-        """Goes on from our own disk.  Raises OperatorFailed where an operator does not take its state."""
+        """Starts from our own disk.  Raises OperatorFailed where an operator refuses its state."""
         stored = host.replica.recovery.stored
         assert stored is not None, "A3: there is something"
         if stored.snapshot is not None:
@@ -148,33 +148,33 @@ class RecoveryTask:
             await self._install_logged(host)
 
     async def _install_logged(self, host: ReplicaHost) -> None:
-        """Loads the log's footprints; what came since then is read from upstream, and replayed (G4)."""
+        """Loads the log's footprints; later slices are read from upstream and replayed (G4)."""
         hosting, replica = self._hosting, host.replica
         log, clock = hosting.log(replica.id), hosting.env.clock
         begun = clock.step_ns()
         logged = await log.read()
         if logged is None:
-            await self._look_on_disk(replica.id.of)  # there may be a checkpoint, too
+            await self._look_on_disk(replica.id.of)  # there may be a checkpoint
             return
         instance = replica.core.empty_instance()
         assert instance.log is not None, "G4: it is made for that"
         again = instance.log.reconstruct(logged.commit, logged.start, logged.begin, logged.slices)
         try:
             while await hosting.env.compute.run(lambda: next(again, _DONE)) is not _DONE:
-                pass  # in a thread: nobody else has this instance yet
+                pass  # in a thread: the instance is not shared yet
         except (LogCorrupt, RemoteProtocolError) as error:
             await log.refuse(str(error))
             await self._look_on_disk(replica.id.of)
             return
         if hosting.running.get(replica.id.of) is host and not replica.reading.installed:
-            if replica.logging is not None:  # input may be missing for long: what was loaded is not held twice
+            if replica.logging is not None:  # input may be missing for long: loaded slices are not held twice
                 host.remaking = logged._replace(slices=[], released=[])
             host.load_ns = clock.step_ns() - begun
             host.log_meter.learn([float(us) for us in logged.speeds])
             replica.install_logged(instance, logged, hosting.now(), safe=log.is_safe)
 
     async def refuse_log(self, host: ReplicaHost, why: str) -> None:
-        """What was replayed is not what had been given: the replica begins again, without its log."""
+        """Begins again without the log, because the replay differed from the original run."""
         await self._hosting.log(host.replica.id).refuse(why)
         if self._hosting.running.get(host.replica.id.of) is host:
             try:
@@ -185,8 +185,9 @@ class RecoveryTask:
             self._hosting.upstream.choose()
 
     async def read_again(self, host: ReplicaHost, why: str) -> None:
-        """Spilled redo data are damaged.  Upstream has them still, for they are not acknowledged: the replica starts
-        from a snapshot of its own, as another would after a restart (A3), and reads them once more."""
+        """Replaces damaged redo data.  Upstream has them, for they are not acknowledged: the replica starts from a
+        snapshot of its own, as after a restart (A3), and reads them again.
+        """
         hosting, id = self._hosting, host.replica.id
         hosting.env.trace.event("spill_damaged", replica=host.name, why=why)
         say(
@@ -202,7 +203,7 @@ class RecoveryTask:
             host = hosting.host(id)
             if state is not None:
                 host.replica.install(state, hosting.now())
-            else:  # it was not whole yet, and what it was made of is on disk
+            else:  # its state was not complete yet, and is still on disk
                 await self._look_on_disk(id.of)
         except OperatorFailed as error:
             hosting.fail(host, error)

@@ -1,4 +1,4 @@
-"""Tells of rows that operators with ``on_error: skip`` or ``on_late: reject`` go on without (rule U15).
+"""Reports rows that operators with ``on_error: skip`` or ``on_late: reject`` rejected (rule U15).
 
 The rows themselves are in the streams of ``rejected`` operators.
 """
@@ -14,7 +14,7 @@ from spe.stream.ids import ReplicaId
 from spe.stream.names import StreamId
 from spe.stream.times import iso_timestamp
 
-#: More of an operator's rejections are told after this.
+#: Time between two reports of one operator.
 _TELL_AGAIN_US: Final = 60_000_000
 
 #: (replica, operator, whether a result was rejected): rejections are numbered for each of these.
@@ -22,13 +22,13 @@ _Sequence = tuple[ReplicaId, StreamId, bool]
 
 
 class ToldRejections:
-    """Tells of the first rejection of each operator, and then once a minute how many there were."""
+    """Reports the first rejection of each operator, then once a minute the number of further ones."""
 
     def __init__(self, env: Env) -> None:
         self._env = env
-        #: The largest numbers so far: a redo or restart makes some rejections once more.
+        #: Largest numbers so far: a redo or restart repeats some rejections.
         self._known: dict[_Sequence, int] = {}
-        #: Per sequence: when it was told last, and how many have come since.
+        #: Per sequence: time of the last report, and number of rejections since.
         self._told: dict[_Sequence, tuple[int, int]] = {}
 
     def tell(self, replica: ReplicaId, rejections: Sequence[Rejection]) -> None:

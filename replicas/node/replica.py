@@ -1,6 +1,6 @@
-"""A partition replica: its input side, its unit replica and its output side, bound together.  Pure.
+"""A partition replica: its input side, its unit replica and its output side.  Pure.
 
-The node's shell moves bytes and time: it brings heartbeat answers, connection events and elements in, does the
+The node's shell moves bytes and time: it brings in heartbeat answers, connection events and elements, does the
 connection work that comes out, and wakes the subscriptions when an output has news.
 """
 
@@ -47,10 +47,10 @@ class Replica:
 
     Args:
       plan: the cluster.
-      id: which replica this is.
+      id: the replica.
       random: seeded source for the partner protocol.
       now: monotonic microseconds.
-      effects: what it does to the world, beside what its methods return.
+      effects: its effects on the shell, apart from the results of its methods.
       shelf: makes a place in spill files for the batches of a schema; None: everything stays in memory.
       changes: numbers the changes of state of all replicas of this process (OutputLog).
     """
@@ -89,7 +89,7 @@ class Replica:
         self.inputs, self.logs = self.reading.inputs, self.serving.logs
         self.partners = Partners(id.node, _others(directory, id), request_us=plan.timing.request_us, random=random)
         self.recovery = ReplicaRecovery(plan, directory, id, self.reading, self.sunion, self.partners)
-        #: What its checkpoint log is written from; None: it writes none.
+        #: Feeds the checkpoint log; None: the replica has none.
         self.logging = LogSide(self.logs, self.reading.origins, effects.log_waits) if id.of in directory.logs else None
         self.core = DpcManager(
             self.unit,
@@ -103,12 +103,12 @@ class Replica:
             slice_rows=plan.limits.slice_rows,
             logs=self.logging is not None,
         )
-        #: What operators held when they could be asked last.
+        #: Bytes that operators held when last asked.
         self._operators_bytes = 0
         self.serving.announce(NodeState.RECOVERING, False)
 
     def redirect(self, directory: Directory, now: int) -> list[tuple[int, feed.Action]]:
-        """Another directory counts; the connection work that follows, per input index."""
+        """Follows a changed directory; returns connection work with its input index."""
         if not same_waits(node := directory.share(self.plan, self.id.unit, self.id.node), self.node):
             self._set_node(node, now)
         self.serving.redirect(directory, now)
@@ -117,7 +117,7 @@ class Replica:
         return self.reading.redirect(directory)
 
     def _set_node(self, node: Node, now: int) -> None:
-        """Another X, α or policy counts, in one step for all parts; how it reconciles stays as it began (X1)."""
+        """Sets X, α and the policies of all parts in one step; how it reconciles stays as it began (X1)."""
         self.node = node = replace(node, reconcile=self.node.reconcile, checkpoints=self.node.checkpoints)
         self.sunion.waits.set_old(_old_us(node))
         self.reading.set_node(node)
@@ -129,9 +129,9 @@ class Replica:
         return self.core.state
 
     def validate(self) -> None:
-        """Asserts what holds between two steps, of all parts and between them; each names its rule.
+        """Asserts the invariants of all parts between two steps; each names its rule.
 
-        It looks at no rows: see ``validate_rows``.
+        Does not look at rows: see ``validate_rows``.
         """
         self.core.validate()
         self.recovery.validate()
@@ -144,7 +144,7 @@ class Replica:
             assert log.last_id == made, f"U9: {log.channel} has ids up to {log.last_id}, {made} were made"
 
     def validate_rows(self) -> None:
-        """The same of all that is held."""
+        """Asserts the invariants of all rows that are held."""
         self.core.validate_rows()
         for log in self.logs:
             log.stable.validate()
@@ -153,7 +153,7 @@ class Replica:
     # --- partners ---
 
     def partner_told(self, partner: str, outputs: Mapping[Channel, OutputStatus]) -> list[str]:
-        """News of a partner; returns where it turns out to make other stable tuples than we do (invariant 4)."""
+        """Takes a partner's announced outputs; returns where its stable tuples differ from ours (invariant 4)."""
         first = outputs.get(self.logs[0].channel)
         self.partners.heard(
             partner,
@@ -173,7 +173,7 @@ class Replica:
         return self._named(differences)
 
     def differs(self) -> list[str]:
-        """Where partners make other stable tuples than we do."""
+        """Describes where stable tuples of partners differ from ours."""
         return self._named(self.agreement.differences)
 
     def _named(self, differences: Sequence[Divergence]) -> list[str]:
@@ -186,9 +186,9 @@ class Replica:
     # --- events of the shell ---
 
     def handle(self, event: events.Event, now: int) -> list[events.Action]:
-        """Has the manager handle an event, and performs its actions; returns those that are left to the shell.
+        """Gives the manager an event and performs its actions; returns those that are left to the shell.
 
-        Raises the error of an Interrupt, once all before it is done.
+        Raises the error of an Interrupt after all actions before it.
         """
         left: list[events.Action] = []
         for action in self.core.handle(event, now):
@@ -228,20 +228,20 @@ class Replica:
         return more, ask
 
     def partner_asks(self, asker: str, now: int) -> bool:
-        """Is a partner granted leave to reconcile (K2)?"""
+        """Does this replica grant a partner leave to reconcile (K2)?"""
         return events.Grant() in self.handle(events.PartnerAsks(asker), now)
 
     def partner_grants(self, number: int, now: int) -> None:
         self.handle(events.PartnerGrants(number), now)
 
     def step_too_large(self) -> bool:
-        """Did a step take in more rows than it should, because too many have the same time (B8)?"""
+        """Did a step take in more rows than its limit, because too many have the same time (B8)?"""
         return self.core.largest_slice > self.plan.limits.slice_rows * len(self.inputs)
 
     def rests(self, now: int) -> int:
-        """Microseconds in which the mere passing of time changes nothing, unless the state changes; 0: it does now.
+        """Returns how long, in microseconds, the passing of time changes nothing unless the state changes; 0: now.
 
-        A periodic checkpoint is no reason to hurry: it comes when somebody looks and it is due.
+        Periodic checkpoints do not count: they are taken at the next step after they are due.
         """
         if self.state is not NodeState.STABLE or self.core.checkpoint_due(now):
             return 0
@@ -250,31 +250,31 @@ class Replica:
         return max(0, self.node.alpha_x_us - self.sunion.clocks.waited(now))
 
     def watch_skew(self, now: int) -> list[str]:
-        """See :meth:`InputSide.watch_skew`."""
+        """Returns lagging inputs, see :meth:`InputSide.watch_skew`."""
         return [] if self.state is NodeState.RECOVERING else self.reading.watch_skew(now)
 
     def choose(self, now: int, peer: str | None = None) -> list[tuple[int, feed.Action]]:
-        """Connection work, per input index: of those that may read ``peer``; None: of all."""
+        """Returns connection work with its input index, for inputs that may read ``peer``; None: for all inputs."""
         if not self.reading.installed:
             return []
-        # Asked after each greeting, before anything is taken: nothing stable was made of all inputs yet.
+        # Called after each greeting, before an element is taken: nothing stable was made yet.
         if not self.serving.origin and (origin := combined(self.reading.origins())):
             self.serving.learn_origin(origin)
         return self.reading.choose(now, peer)
 
     def shift(self, gap_us: int, now: int) -> None:
-        """We were frozen for the last ``gap_us`` (T1)."""
+        """Discounts ``gap_us`` during which this process was frozen (T1)."""
         self.reading.shift(gap_us, now)
         self.serving.shift(gap_us, now)
 
     def spill(self) -> None:
-        """Spill files have room again: what had to stay in memory for lack of it may go now."""
+        """Spills what had to stay in memory while spill files had no room."""
         self.sunion.spill_redo_data()
         for log in self.logs:
             log.spill_oldest()
 
     def output_status(self, now: int) -> list[OutputStatus]:
-        """What heartbeats announce of each output."""
+        """Returns the status of each output, as heartbeats announce it."""
         stands_in, lacking = self.core.stands_in(now), self.recovery.lacking()
         return [
             OutputStatus(
@@ -297,10 +297,10 @@ class Replica:
     # --- snapshots (A3) ---
 
     def snapshot(self, ahead: Sequence[Sequence[Entry]] = ()) -> dict[str, Any] | None:
-        """State, positions and stable logs for a restarting partner; None while we recover ourselves.
+        """Returns state, positions and stable logs for a restarting partner; None while this replica recovers.
 
         Args:
-          ahead: of each log what was read before (OutputLog.export).
+          ahead: entries of each log that were read before (OutputLog.export).
 
         Raises:
           SpillNotLoaded: a piece of a log is on disk; load it and ask again.
@@ -319,9 +319,9 @@ class Replica:
         }
 
     def recover(self, now: int) -> str | Own | None:
-        """The partner to ask for a snapshot (ReplicaRecovery.step), or what of our own to go on from.
+        """Returns the partner to ask for a snapshot, or the own state to start from (ReplicaRecovery.step).
 
-        Nothing is gone on from here; what is stored is left to the caller.
+        A start from nothing is done here; the caller installs a stored state.
         """
         step = self.recovery.step(now)
         if step is Own.NOTHING:
@@ -329,15 +329,15 @@ class Replica:
         return step
 
     def install_stored(self, snapshot: Mapping[str, Any], now: int) -> None:
-        """Goes on from our own checkpoint."""
+        """Starts from our own checkpoint."""
         self.install(snapshot, now)
         self.recovery.went_on_from(snapshot)
 
     def install_logged(self, instance: Instance, logged: LoggedState, now: int, *, safe: bool) -> None:
-        """Goes on from our log (G4): ``instance`` has its footprints, and what came since is read again.
+        """Starts from our log (G4): ``instance`` has its footprints, and later input is read again.
 
         Args:
-          safe: both copies hold it.
+          safe: both copies of the log hold it.
         """
         self.recovery.stored = None
         last_ids = []
@@ -359,7 +359,7 @@ class Replica:
         self.reading.installed, self.reading.started_at = True, now
 
     def install(self, snapshot: Mapping[str, Any], now: int) -> None:
-        """Takes over a partner's snapshot, or our own; we stay RECOVERING until caught up."""
+        """Installs a snapshot of a partner or our own; the replica stays RECOVERING until caught up."""
         self.recovery.stored = None
         checkpoint = Checkpoint(int(snapshot["restart"]), snapshot["fragment"], list(snapshot["outputs"]))
         for log, state in zip(self.logs, snapshot["logs"], strict=True):
@@ -367,12 +367,12 @@ class Replica:
         self.handle(events.InstallSnapshot(checkpoint, [int(p) for p in snapshot["positions"]]), now)
         self._follows(origins_of(snapshot), now)
 
-    # --- what it takes (L1) ---
+    # --- load (L1) ---
 
     def footprint(self) -> tuple[int, int]:
-        """Bytes that it has in memory, and about those of a snapshot.
+        """Returns bytes in memory, and about those of a snapshot.
 
-        Raises OperatorFailed: an operator does not say what it holds.
+        Raises OperatorFailed where an operator fails when asked for its size.
         """
         if self.core.between_slices:  # otherwise operators may not be asked
             self._operators_bytes = state_bytes(self.core.operator_states())
@@ -384,11 +384,11 @@ class Replica:
     # --- for people ---
 
     def counters(self) -> dict[str, int]:
-        """What its operators and the SUnion counted.  Raises OperatorFailed."""
+        """Returns the counters of the operators and the SUnion.  Raises OperatorFailed."""
         return self.core.counters() | {"tentative_dropped": self.sunion.tentative_dropped}
 
     def status(self, counters: Mapping[str, int], error: str | None) -> ReplicaStatus:
-        """What `spe status` and the live view show of this replica.
+        """Returns the status for `spe status` and the live view.
 
         Args:
           counters: as :meth:`counters` has them.
@@ -430,5 +430,5 @@ def _old_us(node: Node) -> int:
 
 
 def _others(directory: Directory, id: ReplicaId) -> list[str]:
-    """The other nodes that host its partition."""
+    """Returns the other nodes that host a replica's partition."""
     return [n for n in directory.hosts(id.of) if n != id.node]

@@ -1,4 +1,4 @@
-"""A replica with what the shell keeps beside it: signals, spilled pieces on their way, room for input."""
+"""A replica with the resources of the shell: signals, spilled pieces that are loaded, room for input."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ class ReplicaHost:
 
     Args:
       plan: the cluster.
-      id: which replica is made, empty and RECOVERING.
+      id: the replica, which is made empty and RECOVERING.
       random: seeded source for the partner protocol.
       now: monotonic microseconds.
-      told: called with each new state of the replica.
-      spill: where batches go that do not fit into memory; None: nowhere.
+      on_state: called with each new state of the replica.
+      spill: takes batches that do not fit into memory; None: all stay in memory.
       changes: numbers the changes of state of all replicas of this process (OutputLog).
 
     Attributes:
       error: why the replica has stopped; None while it runs.
-      meter: what the replica takes (L1).
-      said: what is said only once of this replica, and was.
+      meter: measures the load of the replica (L1).
+      said: messages that were reported once for this replica.
 
     Raises:
       OperatorFailed: an operator cannot be made.
@@ -62,15 +62,15 @@ class ReplicaHost:
     ) -> None:
         self.name = str(id)
         self.work = Signal()
-        #: Something is to be written to the checkpoint log.
+        #: Set when there is work for the checkpoint log.
         self.log_work = Signal()
-        #: What steps for the log took, nanoseconds, since its last slice.
+        #: Nanoseconds of steps for the log since its last slice.
         self.log_ns = 0
         self.log_meter = LogMeter()
-        #: What the log holds, while the state is made again from it, and what it took to load it, nanoseconds.
+        #: Content of the log while the state is remade from it, and nanoseconds that loading took.
         self.remaking: LoggedState | None = None
         self.load_ns = 0
-        #: What it took to replay, nanoseconds; and to work on slices since rows were last counted.
+        #: Nanoseconds of replaying; and of work on slices since rows were last counted.
         self.replay_ns = self._slice_ns = 0
         self._rows = 0
         self.meter = ReplicaMeter()
@@ -81,7 +81,7 @@ class ReplicaHost:
         self._shelves: list[Shelf] = []
         self._signals = [Signal() for _ in plan.unit[id.unit].outputs]
         self._room = Signal()
-        #: Spilled pieces that the replica needs: those on the way, and those that are there, the oldest first.
+        #: Spilled pieces that the replica needs: those being loaded, and those that are loaded, oldest first.
         self._loading: dict[Handle, SpillNotLoaded] = {}
         self._loaded: dict[Handle, SpillNotLoaded] = {}
         shelf = None if spill is None else self._shelf
@@ -102,10 +102,10 @@ class ReplicaHost:
         self._told(state, fresh)
 
     def stepped(self, took_ns: int, *, replays: bool) -> None:
-        """A step of its work is done.
+        """Counts a step of work.
 
         Args:
-          replays: it was one after a restart from the log.
+          replays: the step replayed the log after a restart.
         """
         self.meter.worked(took_ns)
         core = self.replica.core
@@ -125,14 +125,14 @@ class ReplicaHost:
         self.log_work.wake()
 
     def measure(self) -> ReplicaMeasure:
-        """What a sample of its load is taken of."""
+        """Returns the measure for a load sample."""
         try:
             return ReplicaMeasure(self.meter, *self.replica.footprint())
-        except OperatorFailed:  # it says so where it matters; one that has stopped has no samples
+        except OperatorFailed:  # reported elsewhere; a stopped replica has no samples
             return ReplicaMeasure(self.meter, 0, 0)
 
     def say_once(self, what: str) -> bool:
-        """Is this the first time that ``what`` is to be reported?"""
+        """Is ``what`` to be reported for the first time?"""
         first = what not in self.said
         self.said.add(what)
         return first
@@ -162,7 +162,7 @@ class ReplicaHost:
     async def room(self, index: int) -> None:
         """Stops reading while the SUnion holds as much as it may; TCP then holds the producer back.
 
-        The input that all others wait for is read all the same: nothing else could ever make room.
+        The input that all others wait for is still read: only its data can make room.
         """
         limit = self.replica.plan.limits.input_bytes
         sunion = self.replica.sunion
@@ -173,7 +173,7 @@ class ReplicaHost:
     # --- work ---
 
     def load(self, piece: SpillNotLoaded, nursery: trio.Nursery) -> None:
-        """Loads a piece that the replica needs; it is called again when that is there."""
+        """Loads a piece that the replica needs, and wakes the replica then."""
         if piece.handle not in self._loading:
             self._loading[piece.handle] = piece
             nursery.start_soon(self._load, piece)
@@ -185,7 +185,7 @@ class ReplicaHost:
         self.work.wake()
 
     def release_loaded(self, keep: int) -> None:
-        """The replica has advanced: but for the last ``keep``, pieces that were loaded need not stay in memory."""
+        """Releases loaded pieces except the last ``keep``, after the replica has advanced."""
         while len(self._loaded) > keep:
             self._loaded.pop(next(iter(self._loaded))).release()
 
@@ -193,7 +193,7 @@ class ReplicaHost:
         self._room.wake()
 
     def spill_more(self) -> None:
-        """Spill files have room again."""
+        """Spills more, when spill files have room again."""
         self.replica.spill()
         self._room.wake()
         self.work.wake()
@@ -201,7 +201,7 @@ class ReplicaHost:
     # --- its outputs ---
 
     def subscribe(self, message: Subscribe) -> Accepted | Truncated | NotReady | OtherLog:
-        """A subscription to one of the outputs, if it can be had."""
+        """Subscribes a consumer to one of the outputs, if it can be served."""
         if self.error is not None:
             return NotReady(self.error)
         replica, channel = self.replica, Channel(StreamId(message.stream), message.partition)
@@ -231,7 +231,7 @@ class ReplicaHost:
         return Accepted(greeting, opened, log.schema, self._signals[replica.logs.index(log)], self.meter.sent)
 
     def close(self) -> None:
-        """It is put away: whoever reads it is cut off, and its worker turns to the one that follows."""
+        """Ends the replica: disconnects its readers, and wakes its worker, which turns to its successor."""
         self.replica.serving.close()
         for shelf in self._shelves:
             shelf.close()

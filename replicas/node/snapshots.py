@@ -1,4 +1,4 @@
-"""Snapshots of replicas, as they are given to partners and fetched from them (docs/internals/rules.md A3)."""
+"""Gives snapshots of replicas to partners, and fetches theirs (docs/internals/rules.md A3)."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from spe.wire.messages import SnapshotRefused, SnapshotRequest
 
 
 class Snapshots:
-    """Of one node.
+    """Gives and fetches snapshots for one node.
 
     Args:
-      hosting: whose replicas.
-      me: as whom we ask others.
+      hosting: the replicas of the node.
+      me: our identity in requests.
     """
 
     def __init__(self, hosting: Hosting, me: Identity) -> None:
@@ -38,16 +38,16 @@ class Snapshots:
         self._me = me
 
     async def of(self, host: ReplicaHost) -> dict[str, Any] | None:
-        """A snapshot; None: there is none to be had.
+        """Returns a snapshot of a replica; None: there is none.
 
-        What of its output lies in spill files is read before, piece by piece, and a state that must be made again is
-        made in portions, so that others get their turn.
+        Spilled output is read before, piece by piece, and a state that must be remade is
+        made in portions, so that other tasks get their turn.
         """
         replica, hosting = host.replica, self._hosting
         ahead: list[list[Entry]] = [[] for _ in replica.logs]
         loaded: list[SpillNotLoaded] = []
         try:
-            while hosting.running.get(replica.id.of) is host and host.error is None:  # otherwise the replica was ended
+            while hosting.running.get(replica.id.of) is host and host.error is None:  # else the replica was ended
                 try:
                     more = [_read_ahead(log, read) for log, read in zip(replica.logs, ahead, strict=True)]
                     if not any(more) and not replica.core.prepare_snapshot():
@@ -67,7 +67,7 @@ class Snapshots:
         return None
 
     async def give(self, message: SnapshotRequest) -> memoryview | SnapshotRefused:
-        """To a partner, as bytes; where we stand by, what we hold."""
+        """Returns a snapshot for a partner, as bytes; a standby gives its checkpoint or log."""
         hosting = self._hosting
         partition = PartitionId(UnitId(message.unit), message.partition)
         if partition in hosting.standbys:
@@ -76,7 +76,7 @@ class Snapshots:
         if host is None or host.error is not None:
             return SnapshotRefused(f"{hosting.node} does not run {message.unit}/{message.partition}")
         if message.log:
-            if not host.replica.recovery.logs:  # one that it may have had before grows no more
+            if not host.replica.recovery.logs:  # an older log does not grow any more
                 return SnapshotRefused(f"{host.name} writes no checkpoint log")
             return await self._logged(host.replica.id, message.log, message.since)
         state = await self.of(host)
@@ -84,8 +84,8 @@ class Snapshots:
             return SnapshotRefused(f"{host.name} is recovering itself")
         try:
             return await self.encoded(host, state)
-        except LocalProtocolError as error:  # a user's operator raised: its state cannot be given to anybody
-            if host.say_once("snapshot_failed"):  # we go on, but no restarted partner can come back
+        except LocalProtocolError as error:  # a user's operator raised: there is no snapshot
+            if host.say_once("snapshot_failed"):  # we run on, but no partner can restart
                 hosting.env.trace.event("snapshot_failed", replica=host.name, why=str(error))
                 say(
                     f"{host.name}: no partner can be given its state: {error}",
@@ -96,7 +96,7 @@ class Snapshots:
             return SnapshotRefused(f"{host.name} cannot be stored: {error}")
 
     async def _held(self, id: ReplicaId) -> memoryview | SnapshotRefused:
-        """The newest checkpoint of a partition that we stand by for."""
+        """Returns the newest checkpoint of a partition that we stand by for."""
         hosting = self._hosting
         newest = further(*await on_disk(hosting, id))
         if newest is None:
@@ -109,10 +109,10 @@ class Snapshots:
     async def _logged(
         self, id: ReplicaId, follows: str = "", since: int = 0, *, held: bool = False
     ) -> memoryview | SnapshotRefused:
-        """What our log has up to its newest commit, or of that what follows a record of it (G9).
+        """Returns our log up to its newest commit, or only what follows a record of it (G9).
 
         Args:
-          held: we stand by; it is the log of somebody else.
+          held: we stand by, and the log is another node's.
         """
         hosting = self._hosting
         stored = hosting.log(id)
@@ -137,7 +137,7 @@ class Snapshots:
             return SnapshotRefused(f"{id}: its checkpoint log: {error}")
 
     async def encoded(self, host: ReplicaHost, snapshot: Mapping[str, Any]) -> memoryview:
-        """Its bytes, made in a thread.  Raises LocalProtocolError where a user's operator has what cannot be stored."""
+        """Encodes a snapshot in a thread.  Raises LocalProtocolError where an operator's state cannot be stored."""
         env, plan, partition = self._hosting.env, self._hosting.plan, host.replica.id.of
 
         def encode() -> tuple[memoryview, int]:
@@ -150,7 +150,7 @@ class Snapshots:
         return data
 
     async def fetch(self, id: ReplicaId, partner: str, log: str = "", since: int = 0) -> bytearray | str:
-        """What ``partner`` sends of a partition, as it was encoded, or why nothing came.
+        """Returns the encoded snapshot of a partition that ``partner`` sends, or why there is none.
 
         Args:
           log, since: as in :class:`SnapshotRequest`.
@@ -158,7 +158,7 @@ class Snapshots:
         env, plan = self._hosting.env, self._hosting.plan
         node = self._hosting.directory.nodes.get(NodeId(partner))
         try:
-            if node is None:  # it has left since it was chosen
+            if node is None:  # it has left since
                 raise RemoteProtocolError(f"{partner} has left")
             connection, _ = await dial(env, plan, self._me, partner, node.address)
             try:
@@ -175,7 +175,7 @@ class Snapshots:
 
 
 async def on_disk(hosting: Hosting, id: ReplicaId) -> tuple[Stored | None, Stored | None]:
-    """The log and the newest checkpoint of a partition here, whichever of them is written now."""
+    """Returns the log and the newest checkpoint of a partition on this disk, whichever is written now."""
     stored = hosting.log(id)
     head = await stored.head() if id.of in hosting.directory.logs or stored.is_there() else None
     snapshot = await hosting.store(id).newest()
@@ -186,7 +186,7 @@ async def on_disk(hosting: Hosting, id: ReplicaId) -> tuple[Stored | None, Store
 
 
 def _read_ahead(log: OutputLog, read: list[Entry]) -> bool:
-    """Appends the next piece of what is spilled to what was read; False: there is no more."""
+    """Appends the next spilled piece to ``read``; False: there is none."""
     piece = log.spilled_after(read[-1].batch.upto_id if read else 0)
     read += piece
     return bool(piece)

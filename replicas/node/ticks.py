@@ -1,4 +1,4 @@
-"""Ticks of a node: at each, the deadlines of its replicas are checked."""
+"""Checks the deadlines of a node's replicas at each tick."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spe.stream.ids import PartitionId
 
 #: How many ticks are joined to one while no replica here has a deadline soon.
 RESTING_TICKS: Final = 5
-#: A tick that is late by less, or by less than a tick, is no sign that we did not run.
+#: A tick that is late by less than this, or than a tick, does not show that the process was frozen.
 UNNOTICED_US: Final = 40_000
 
 
@@ -24,8 +24,8 @@ class Ticks:
     """Checks deadlines at each tick; at every fifth if no replica has one soon (rule T1).
 
     Args:
-      running: whose deadlines they are, and whose load is measured; a live view.
-      tick_us: the least that lies between two.
+      running: the replicas that run; a live view.
+      tick_us: least time between two ticks.
     """
 
     def __init__(self, env: Env, running: Mapping[PartitionId, ReplicaHost], tick_us: int) -> None:
@@ -36,11 +36,11 @@ class Ticks:
         self._now = Signal()
 
     def wake(self) -> None:
-        """A replica is new, or STABLE no more: time matters to it from now on."""
+        """Ends a rest: a replica is new, or no longer STABLE."""
         self._now.wake()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Runs until cancelled."""
         clock, period = self._env.clock, self._tick_us
         last, wait = clock.monotonic_us(), period
         meter = NodeMeter(last, clock.cpu_ns())
@@ -51,7 +51,7 @@ class Ticks:
             late = now - last - wait
             last = now
             if late > self._unnoticed_us:
-                # We were not running: drain what lies in the sockets before judging any deadline (T1).
+                # We were frozen: read the sockets before judging any deadline (T1).
                 for host in self._running.values():
                     host.replica.shift(late + period, now)
                 await trio.lowlevel.checkpoint()
@@ -64,11 +64,11 @@ class Ticks:
             wait = max(rest // period, 1) * period
 
     def _look_at(self, host: ReplicaHost, now: int) -> int:
-        """What the passing of time does to a replica; returns for how long it will do nothing."""
+        """Checks the deadlines of a replica; returns for how long none is due."""
         replica = host.replica
         if (full := replica.serving.full()) and (given_up := replica.serving.make_room(now)):
             self._env.trace.event("evicted", replica=host.name, consumers=given_up)
-            host.work.wake()  # there is room; nothing else may happen, as behind the end of all inputs
+            host.work.wake()  # there is room, and no other event may come after the end of all inputs
         for lag in replica.watch_skew(now):
             self._env.trace.event("input_skew", replica=host.name, lag=lag)
             say(

@@ -7,12 +7,12 @@ from typing import Final
 
 from replicas.node.replica import Replica
 
-#: All rows that are held are checked once in so many steps.
+#: Steps between two checks of all rows that are held.
 ROWS_EVERY: Final = 32
 
 
 class ReplicaValidation:
-    """Of one replica: what holds in each state, and what never goes back from one to the next."""
+    """Checks one replica: invariants of each state, and values that may never decrease."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
@@ -21,7 +21,7 @@ class ReplicaValidation:
         self._acknowledged: list[int] = []
 
     def step(self) -> None:
-        """Raises AssertionError, which names the rule."""
+        """Checks the state after a step.  Raises AssertionError, which names the rule."""
         replica, ports = self._replica, self._replica.sunion.inputs
         replica.validate()
         self._reached = _further(
@@ -34,11 +34,11 @@ class ReplicaValidation:
         self._steps += 1
         if self._steps % ROWS_EVERY == 0:
             replica.validate_rows()
-            if not replica.sunion.store.spilled:  # of rows on disk no more is known than a bound
+            if not replica.sunion.store.spilled:  # of rows on disk only a bound is known
                 self._acknowledged = _further(self._acknowledged, [upto for _, upto in replica.recovery.acks()])
 
 
 def _further(before: list[int], now: list[int]) -> list[int]:
-    """Where it is now; there may have been nothing before."""
+    """Returns ``now`` after asserting that it is not behind ``before``, which may be empty."""
     assert False not in map(le, before, now), f"invariant 5: nothing goes back, but {before} became {now}"
     return now

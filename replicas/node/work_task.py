@@ -1,4 +1,4 @@
-"""The work of a replica: it advances whenever something has come or time has passed."""
+"""Advances a replica whenever input has come or time has passed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spe.runtime.spill import SpillDamaged, SpillNotLoaded
 from spe.stream.ids import PartitionId
 from spe.wire.messages import PartnerRequest
 
-#: Spilled pieces that stay in memory for a replica while it has more to do: other work may come before what needs them.
+#: Loaded pieces that stay in memory while a replica has more to do: other work may come before their use.
 LOADED_PIECES: Final = 16
 
 
@@ -25,7 +25,7 @@ class WorkTask:
         self._recovery = recovery
 
     async def run(self, partition: PartitionId) -> None:
-        """Until there is no replica any more."""
+        """Runs while the partition has a replica."""
         hosting, clock = self._hosting, self._hosting.env.clock
         while (host := hosting.running.get(partition)) is not None:
             token = host.work.token()
@@ -36,7 +36,7 @@ class WorkTask:
                     more, ask = host.replica.advance(hosting.now())
                 except OperatorFailed as error:
                     hosting.fail(host, error)
-                except SpillNotLoaded as piece:  # what does not need that piece goes on
+                except SpillNotLoaded as piece:  # work that does not need the piece continues
                     host.load(piece, hosting.nursery)
                     host.advanced()
                 except SpillDamaged as error:
@@ -61,7 +61,7 @@ class WorkTask:
                 await host.work.wait(token)
 
     def _tell_of_large_steps(self, host: ReplicaHost) -> None:
-        """Rows of one time go in one step, and heartbeats wait for it (B8)."""
+        """Reports a step with too many rows of one time, which delays heartbeats (B8)."""
         if host.replica.step_too_large() and host.say_once("large_step"):
             rows, limit = host.replica.core.largest_slice, self._hosting.plan.limits.slice_rows
             self._hosting.env.trace.event("large_step", replica=host.name, rows=rows, slice_rows=limit)

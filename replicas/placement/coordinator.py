@@ -1,4 +1,4 @@
-"""The coordinator's process: it sends heartbeats to all processes, and orders to standbys.  A thin shell.
+"""The coordinator's process: sends heartbeats to all processes, and orders to standbys.  A thin shell.
 
 No tuples go through it.  While it is away no standby takes over; everything else goes on.
 """
@@ -50,16 +50,16 @@ from spe.wire.messages import (
     SetOrder,
 )
 
-#: Orders under way at once; an answer that does not come is not waited for.
+#: Orders that may await an answer at once.
 UNANSWERED: Final = 256
 #: How often the balancer looks.
 BALANCE_US: Final = SECOND
-#: Moves that the status shows of those that are over, the newest.
+#: The status shows so many of the newest ended moves.
 OVER_SHOWN: Final = 20
 
 
 class Due:
-    """A time that comes again and again; never without a period."""
+    """A periodic time; without a period it never comes."""
 
     def __init__(self, period_us: int | None) -> None:
         self._period_us = period_us
@@ -76,7 +76,7 @@ class Due:
 
 
 class LongJobs:
-    """Work that takes long, beside the loop that decides; one of each kind at a time."""
+    """Runs long work in tasks of its own, one of each kind at a time."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
@@ -86,7 +86,7 @@ class LongJobs:
         return kind in self._busy
 
     def start(self, kind: str, work: Callable[[], Awaitable[None]]) -> None:
-        """Begins it, unless the last one of its kind has not ended."""
+        """Starts a job, unless the last one of its kind still runs."""
         if kind not in self._busy:
             self._busy.add(kind)
             self._nursery.start_soon(self._run, kind, work)
@@ -108,7 +108,7 @@ class Coordinator:
     Args:
       env: clock, network, storage, trace.
       plan: the cluster.
-      store: its epoch and what it wants to run; stays open for as long as it runs.
+      store: its epoch and decisions; stays open while the coordinator runs.
       token: shared secret of the cluster.
       injector: makes faults happen in this process, for experiments.
     """
@@ -124,7 +124,7 @@ class Coordinator:
         injector: Injector | None = None,
     ) -> None:
         self._injector = injector
-        #: Once it runs.
+        #: Set once the coordinator runs.
         self.server: Server | None = None
         self._env = env
         self._plan = plan
@@ -135,12 +135,12 @@ class Coordinator:
         self._upstream = Upstream(
             env, plan, self.directories, heard=self._heard, gone=self._gone, other_message=self._answered
         )
-        #: 0 before it has begun.
+        #: 0 before the epoch has begun.
         self.epoch = 0
         self._number = store.last_number()
         self._open: dict[int, Decision] = {}
         self._superseded: str | None = None
-        #: Latest epoch that we were told of.
+        #: Latest epoch that a peer has announced.
         self._later = 0
         #: Does the store have something that is not on the disk?
         self._noted = False
@@ -149,7 +149,7 @@ class Coordinator:
         self.directories.on_change(self._redirect)
 
     def _make_deciders(self, directory: Directory, now: int) -> None:
-        """What decides, by what the coordinator before us knew."""
+        """Makes the deciders, from what the previous coordinator stored."""
         plan, store, timing = self._plan, self._store, self._plan.timing
         recovery_us = 4 * max(timing.request_us, timing.connect_us, timing.heartbeat_us)
         self.view = ClusterView(plan, directory, now, recovery_us=recovery_us)
@@ -175,7 +175,7 @@ class Coordinator:
 
         Raises:
           Superseded: a node follows a later coordinator.
-          OSError: the epoch cannot be kept, so nobody could be sure whom to follow.
+          OSError: the epoch cannot be stored, so nodes could not tell which coordinator to follow.
         """
         self.epoch = self._me.incarnation = await self._store.begin(self._env.clock.wall_us())
         await self.directories.begin()
@@ -201,7 +201,7 @@ class Coordinator:
         return {n: a for n, a in self.directories.current.addresses().items() if n != COORDINATOR}
 
     def _redirect(self, directory: Directory) -> None:
-        """Another directory counts from here on."""
+        """Follows a changed directory."""
         self.view.redirect(directory, self._env.clock.monotonic_us())
         self.recovery.redirect()
         self._follow()
@@ -232,7 +232,7 @@ class Coordinator:
             jobs.start("write", self._write)
 
     def _look(self, now: int) -> None:
-        """Gives the orders that follow from the view; waits for nothing."""
+        """Gives the orders that follow from the view, without waiting."""
         self.view.versions = self._upstream.versions()
         moves = self.mover.moves
         moves.look()
@@ -244,11 +244,11 @@ class Coordinator:
             self._order(decision)
 
     def _follow(self) -> None:
-        """Lets those standbys be chosen that stay what they are (H7)."""
+        """Restricts the choice of active standbys to permanent ones (H7)."""
         self.activation.follow(self.mover.moves.passing() | self.recovery.lending.lent)
 
     def _held(self, now: int) -> Held:
-        """Where lost partitions are to run, while there is too little room."""
+        """Returns where lost partitions are to run while there is too little room."""
         short = self.recovery.in_force
         held = self.recovery.look(self.install.unserved(now), now, self._plan.timing.heartbeat_us)
         for replica in self.recovery.without_role if self.recovery.in_force else ():
@@ -258,7 +258,7 @@ class Coordinator:
         return held
 
     def _choose_standbys(self, now: int, jobs: LongJobs) -> None:
-        """Takes a step towards the standbys that are chosen; now and then lets others be chosen, by measured rates."""
+        """Takes a step towards the chosen standbys; now and then starts a new choice by measured rates."""
         activation = self.activation
         rates = self._meter.take(now) if self._adapts.is_now(now) else {}
         if rates and (activation.settled or activation.target & self.install.unable(activation.first, now)):
@@ -268,7 +268,7 @@ class Coordinator:
             self._noted = True
 
     def _measure(self, now: int) -> None:
-        """Notes the loads for the next coordinator now and then."""
+        """Stores the loads for the next coordinator now and then."""
         if not self._samples.is_now(now):
             return
         rates = self._source_meter.take(now)
@@ -277,10 +277,10 @@ class Coordinator:
             self._store.note_loads(self._plan.fingerprint, *needs)
             self._noted = True
 
-    # --- work that takes long, beside the loop: nobody who must take over waits for our disk ---
+    # --- long work in tasks of its own: a takeover does not wait for our disk ---
 
     async def _write(self) -> None:
-        """Lets moves and lent roles go on, and writes what there is to write."""
+        """Continues moves and lent roles, and writes the store."""
         steps: list[MoveStep] = []
 
         def change(directory: Directory) -> tuple[Directory, str] | None:
@@ -297,27 +297,27 @@ class Coordinator:
             if await self.directories.propose(change) == before and self._noted:
                 self._noted = False
                 await self._store.write()
-        except (OSError, ValueError) as error:  # it comes again
+        except (OSError, ValueError) as error:  # it is tried again
             self._env.trace.event("not_kept", why=str(error))
         for step in steps:
             self.mover.trace(step)
 
     def _role_change(self) -> Lent | RoleChange | None:
-        """A role that a recovery needs, or that it gives back."""
+        """Returns a role change that a recovery needs, or that takes a lent role back."""
         spared = partial(self.install.spared, now=self._env.clock.monotonic_us())
         return self.recovery.role_change({move.partition for move in self.mover.orders.open()}, spared)
 
     async def _plan_recovery(self, task: PlanningTask) -> None:
-        """Plans which lost partitions come back first."""
+        """Plans the order in which lost partitions are restored."""
         self.recovery.adopt(await self._env.compute.run(task.run))
         self._env.trace.event("recovery_planned", **self.recovery.summary())
 
     async def _choose(self, rates: Mapping[str, Sequence[float]]) -> None:
-        """Chooses which standbys run, at the beginning by what rates are known, then by measured ones."""
+        """Chooses which standbys run, at first by the known rates, then by measured ones."""
         try:
             unable = self.install.unable(self.activation.first, self._env.clock.monotonic_us())
             choice = await self._env.compute.run(lambda: self.activation.choose(rates, unable))
-        except ConfigError as error:  # what runs goes on
+        except ConfigError as error:  # the present choice stays
             self._env.trace.event("no_choice", why=str(error))
             say(f"{COORDINATOR}: no plan for the budget: {error}", Level.WARNING, event="no_choice")
             return
@@ -327,7 +327,7 @@ class Coordinator:
             )
 
     async def _remember_later(self) -> None:
-        """Stores the later epoch, so that the next coordinator here begins a larger one whatever the clock says."""
+        """Stores the later epoch, so that the next coordinator here takes a larger one even if the clock is behind."""
         try:
             await self._store.heard_of(self._later)
         except OSError as error:
@@ -336,7 +336,7 @@ class Coordinator:
     # --- orders of people ---
 
     async def set(self, message: SetOrder) -> SetAnswer:
-        """Another X, α or policy that somebody wants a node to have (X4)."""
+        """Answers an order to change X, α or a policy of a node (X4)."""
         change = SettingsChange(
             self._plan, self.directories.configuration, NodeId(message.node), message.changes, self.mover.orders.open
         )
@@ -394,18 +394,18 @@ class Coordinator:
             str(decision.replica),
             message.error,
         )
-        self._noted = True  # it is written later: the peer's heartbeats wait for us
+        self._noted = True  # written later: the peer's heartbeats wait for us
 
     def _supersede(self, epoch: int, who: str) -> None:
         self._later = max(self._later, epoch)
         self._superseded = f"{who} a coordinator that began later (epoch {epoch}, ours {self.epoch})"
 
     async def move(self, message: MoveOrder) -> MoveAnswer:
-        """What somebody wants moved, or who is to leave."""
+        """Answers an order to move partitions, or to remove a node."""
         return await (self._leave(NodeId(message.source)) if message.verb == "leave" else self.mover.order(message))
 
     async def _leave(self, node: NodeId) -> MoveAnswer:
-        """A node that has joined is no node of ours any more."""
+        """Removes a node that has joined."""
         view, orders = self.view, self.mover.orders
         try:
             await self.directories.publish(
@@ -419,7 +419,7 @@ class Coordinator:
         return MoveAnswer(1, 0, "")
 
     async def join(self, peer: str, message: JoinCluster) -> JoinClusterAnswer:
-        """A node that no configuration names wants to be one of ours (D4)."""
+        """Adds a node that the configuration does not name (D4)."""
         try:
             node = decode_node(message.node)
         except ValueError as error:
@@ -467,7 +467,7 @@ async def run_coordinator(
     """Runs a coordinator until cancelled.  Raises Superseded, LogCorrupt.
 
     Args:
-      made: is given the coordinator before it begins.
+      made: called with the coordinator before it begins.
     """
     with CoordinatorStore(env) as store:
         coordinator = Coordinator(env, plan, directory, store, token=token, injector=injector)

@@ -1,4 +1,4 @@
-"""The latest coordinator that a node has heard of, whose orders it follows, also after a restart (H6)."""
+"""The epoch of the latest coordinator that a node has heard of, kept over restarts (H6)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from spe.stream.names import NodeId
 
 
 class FollowedEpoch:
-    """Known from the start, kept on disk; a disk that is full or damaged is worked without.
+    """Reads the epoch at the start and keeps it on disk; works without a disk that is full or damaged.
 
     Args:
-      keeper: hears of coordinators; here is what it knew before a restart.
+      keeper: learns of coordinators.
     """
 
     def __init__(self, env: Env, node: NodeId, keeper: DirectoryKeeper) -> None:
@@ -28,11 +28,11 @@ class FollowedEpoch:
 
     @property
     def latest(self) -> int:
-        """0 before any was heard of."""
+        """Latest epoch; 0 before any was heard of."""
         return self._keeper.epoch
 
     async def keep(self) -> None:
-        """Writes the latest; of two calls at once the later one is what stays."""
+        """Writes the latest epoch; of two calls at once the later epoch stays."""
         async with self._keeping:
             try:
                 await self._env.storage.write_atomic(self._path, encode_number(self.latest))

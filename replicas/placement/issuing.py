@@ -1,4 +1,4 @@
-"""The coordinator's directory: it makes the revisions that all others take (docs/internals/directory.md)."""
+"""The coordinator's directory: issues the revisions that all processes follow (docs/internals/directory.md)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from spe.runtime.env import Env
 
 
 class DirectoryIssuer(DirectoryKeeper):
-    """Each revision is in the store before anybody else sees it, and is of the epoch of its coordinator.
+    """Issues revisions, each of the coordinator's epoch, and stores each before it is sent.
 
     Attributes:
-      later: the latest epoch in whose name somebody else has issued one.
+      later: latest epoch in which another coordinator has issued a revision.
 
     Raises:
       OtherConfiguration: the store holds a revision of another configuration.
@@ -31,7 +31,7 @@ class DirectoryIssuer(DirectoryKeeper):
         super().__init__(env, configuration, me)
 
     async def begin(self) -> None:
-        """Our epoch has begun: what the store held is ours now, so that what an older one still sends is refused.
+        """Issues the stored directory again in our epoch, so that revisions of older coordinators are refused.
 
         Raises OSError.
         """
@@ -39,10 +39,10 @@ class DirectoryIssuer(DirectoryKeeper):
             await self.publish(lambda directory: directory, f"coordinator {self.me.incarnation} began")
 
     async def publish(self, change: Callable[[Directory], Directory], why: str = "") -> Version:
-        """Issues what ``change`` makes of the roles, nodes and settings of the directory.
+        """Issues the directory that ``change`` makes of the current one.
 
         Args:
-          why: who wants it, for people.
+          why: reason, for people.
 
         Raises:
           OSError: it cannot be stored; nothing has changed.
@@ -51,10 +51,10 @@ class DirectoryIssuer(DirectoryKeeper):
         return await self.propose(lambda directory: (change(directory), why))
 
     async def propose(self, decide: Callable[[Directory], tuple[Directory, str] | None]) -> Version:
-        """Issues what ``decide`` makes of the directory that counts when it is our turn at the disk.
+        """Issues the directory that ``decide`` makes of the one that is current when the disk is free.
 
         Args:
-          decide: gives the changed directory, and who wants it, for people; None: nothing changes.
+          decide: returns the changed directory and the reason, for people; None: nothing changes.
 
         Raises:
           OSError: it cannot be stored; nothing has changed.
@@ -68,15 +68,15 @@ class DirectoryIssuer(DirectoryKeeper):
 
     @property
     def configuration(self) -> Directory:
-        """Version 0."""
+        """Directory of the configuration, version 0."""
         return self._configuration
 
     def wants(self, version: Version) -> bool:
-        """What others know and we do not, our store has lost: of whatever epoch, it becomes ours."""
+        """Is a version later than ours?  Then our store has lost it, and we take it, whatever its epoch is."""
         return version > self.version and version > self._refused
 
     async def take(self, revision: Revision) -> None:
-        """Issues again what somebody else knows."""
+        """Issues again a revision that another process knows."""
         if revision.version.epoch > self.me.incarnation:
             self.later = max(self.later, revision.version.epoch)
             return

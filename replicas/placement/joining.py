@@ -27,22 +27,22 @@ _AGAIN_S: Final = 1.0
 
 
 class JoinRefused(SpeError):
-    """A node cannot join; says why, and what would make it possible."""
+    """A node cannot join; the message has the reason and the remedy."""
 
 
 class JoinFailed(SpeError):
-    """A node may join, and the disk of the coordinator refuses; says why."""
+    """A node may join, but the disk of the coordinator fails; the message has the reason."""
 
 
 def joined(directory: Directory, node: Node, configured: Collection[NodeId], alive: Collection[str]) -> Directory:
-    """The directory with the node in it, as a spare.  One that has joined before takes the place of what it was then.
+    """Returns the directory with the node as a spare.  A node that joined before replaces its earlier entry.
 
     Args:
       configured: nodes that the configuration names.
       alive: processes that answer.
 
     Raises:
-      JoinRefused: its name, or its address, is that of somebody else.
+      JoinRefused: another node has its name or its address.
     """
     if node.id in configured:
         raise JoinRefused(f"the configuration names {node.id}; start it with that file, without --join")
@@ -56,21 +56,21 @@ def joined(directory: Directory, node: Node, configured: Collection[NodeId], ali
 
 
 class LeaveRefused(SpeError):
-    """A node cannot leave; says why, and what would make it possible."""
+    """A node cannot leave; the message has the reason and the remedy."""
 
 
 def left(
     directory: Directory, node: NodeId, configured: Collection[NodeId], alive: Collection[str], moves: Iterable[Move]
 ) -> Directory:
-    """The directory without a node that has joined.
+    """Returns the directory without a node that has joined.
 
     Args:
       configured: nodes that the configuration names.
       alive: processes that answer.
-      moves: those that have not ended.
+      moves: moves that have not ended.
 
     Raises:
-      LeaveRefused: it is somebody else, or is still needed.
+      LeaveRefused: it has not joined, or is still needed.
     """
     if node in configured:
         raise LeaveRefused(f"the configuration names {node}; drain it, stop it, and take it out of the file")
@@ -86,15 +86,15 @@ def left(
 
 
 async def join(env: Env, plan: Plan, directory: Directory, node: Node, token: str) -> None:
-    """Asks the coordinator until it answers, and leaves the directory with the node where its process looks for it.
+    """Asks the coordinator until it answers, and stores the directory for the node's process.
 
-    A node that has joined before asks once, for it may have left since then: where nobody answers, what its disk says
-    counts.
+    A node that has joined before asks once, for it may have left since then: where the coordinator does not answer,
+    the directory on its disk counts.
 
     Raises:
       JoinRefused, JoinFailed: the coordinator says why.
-      PeerRefused: we are not let in at all.
-      OSError: the disk refuses.
+      PeerRefused: the coordinator refuses the connection.
+      OSError: the disk fails.
     """
     path = revision_file(PurePosixPath("nodes", node.id), plan)
     before = _joined_before(env, path, node)
@@ -120,10 +120,10 @@ async def join(env: Env, plan: Plan, directory: Directory, node: Node, token: st
 
 
 def _joined_before(env: Env, path: PurePosixPath, node: Node) -> Revision | None:
-    """The directory on its disk, if that has the node as it is."""
+    """Returns the directory on the node's disk, if it has the node unchanged."""
     try:
         revision = Revision.decode(env.storage.read(path)) if env.storage.exists(path) else None
-    except (OSError, ValueError):  # the coordinator gives it again
+    except (OSError, ValueError):  # the coordinator sends it again
         return None
     return revision if revision is not None and revision.nodes.get(node.id) == node else None
 

@@ -1,7 +1,7 @@
 """Takes orders to move, from people and from the balancer, and keeps the moves on the coordinator's disk.
 
-:class:`replicas.placement.deciders.moves.Moves` says how a move goes on, and
-:class:`replicas.placement.deciders.balance.Balance` what is to move.
+:class:`replicas.placement.deciders.moves.Moves` decides the steps of a move, and
+:class:`replicas.placement.deciders.balance.Balance` which partitions to move.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from spe.stream.times import SECOND
 from spe.wire.fields import MANY
 from spe.wire.messages import MoveAnswer, MoveOrder, ProposedMove, Remark
 
-#: What to do about an order that is opposite to one that is carried out.
+#: Advice where an order is opposite to one that is carried out.
 _LATER: Final = "take that back first, or wait until it is over"
-#: What people are told of what the balancer does beside moves.
+#: Messages for people about actions of the balancer other than moves.
 TOLD: Final[Mapping[type, str]] = {
     JoinSpare: "{node} takes part from now on: {reason}",
     DrainNode: "{node} is drained: {reason}",
@@ -42,10 +42,10 @@ TOLD: Final[Mapping[type, str]] = {
 
 
 class MoveStep(NamedTuple):
-    """How the moves went on.
+    """Result of a step of the moves.
 
     Attributes:
-      change: of the directory; None: none is needed now.
+      change: change of the directory; None: none is needed now.
       noted: the store has something new to write.
       entered: moves that entered another phase.
     """
@@ -56,7 +56,7 @@ class MoveStep(NamedTuple):
 
 
 class Mover:
-    """See the module.
+    """Takes orders to move and carries them out.
 
     Args:
       store: keeps moves.
@@ -85,10 +85,10 @@ class Mover:
     # --- moves under way ---
 
     def step(self, chosen: Mapping[PartitionId, Collection[NodeId]]) -> MoveStep:
-        """How the moves go on now; call it when the result can be stored at once.
+        """Takes a step of the moves; call it when the result can be stored at once.
 
         Args:
-          chosen: standbys that run by choice.
+          chosen: standbys that run by plan.
         """
         clock, under_way = self._env.clock, self.orders.open()
         before = [move.kept() for move in under_way]
@@ -114,11 +114,11 @@ class Mover:
     # --- moves that follow from loads ---
 
     async def follow_loads(self) -> None:
-        """Moves what should run elsewhere by its load."""
+        """Moves partitions as their loads require."""
         async with self._balancing:
             now = self._learn()
             if any(not self.balance.has_ordered(move) for move in self.orders.open()):
-                return  # what people want goes first
+                return  # orders of people come first
             for action in await self._env.compute.run(partial(self.balance.tick, now)):
                 await self._act(action)
             if not self.orders.open():
@@ -128,7 +128,7 @@ class Mover:
             await self.order(MoveOrder("drain", "", node, "", 0))
 
     async def _act(self, action: Action) -> None:
-        """Does what the balancer wants."""
+        """Carries out an action of the balancer."""
         if not isinstance(action, MovePartition):
             self._env.trace.event("balance", do=type(action).__name__, node=action.node, why=action.reason)
             say(
@@ -158,13 +158,13 @@ class Mover:
             self._env.trace.event("balance_refused", why=str(error))
 
     def _learn(self) -> int:
-        """Tells the balancer what is so now; returns the time."""
+        """Gives the balancer the present state; returns the time."""
         now = self._env.clock.monotonic_us()
         self.balance.learn(now, self.orders.all(), self._env.clock.wall_us())
         return now
 
     def _refusal(self, directory: Directory, partition: PartitionId, node: NodeId, role: Role) -> str | None:
-        """Why a node cannot have a partition too: its share of X would be too small, or the node full (M5)."""
+        """Returns why a node cannot take a partition: its share of X would be too small, or the node full (M5)."""
         if (drain := self._drain_of(node)) is not None:
             return f"{node} is being drained by {drain}; {_LATER}"
         shares = SharesOfX(self._plan, directory)
@@ -175,13 +175,13 @@ class Mover:
         return self.balance.full(directory, partition, node, self._env.clock.monotonic_us())
 
     def _drain_of(self, node: NodeId) -> Move | None:
-        """A move that empties a node."""
+        """Returns a move that drains a node."""
         return next((move for move in self.orders.open() if move.drain == node), None)
 
-    # --- moves that somebody orders ---
+    # --- moves that people order ---
 
     async def order(self, message: MoveOrder) -> MoveAnswer:
-        """What somebody wants moved."""
+        """Answers an order to move."""
         if message.verb == "cancel":
             return await self._cancel(message.number)
         async with self._balancing:
@@ -204,7 +204,7 @@ class Mover:
         return MoveAnswer(move.number, move.number, "")
 
     def _take_move(self, message: MoveOrder, now: int) -> list[Move]:
-        """Raises MoveRefused."""
+        """Makes the moves of an order.  Raises MoveRefused."""
         directory, source = self._view.directory, NodeId(message.source)
         if message.verb == "move":
             orders, reason, drain = [(self._partition(message.partition), NodeId(message.target))], "ordered", None
@@ -219,17 +219,17 @@ class Mover:
         return self.orders.ask_all(asked, reason, drain=drain)
 
     def _predicted(self, partition: PartitionId, source: NodeId, target: NodeId, now: int) -> PredictedMove | None:
-        """How the state of a move comes soonest; None: nobody knows.  Raises MoveRefused."""
+        """Predicts the fastest way to move the state; None: unknown.  Raises MoveRefused."""
         directory = self._view.directory
         if target not in directory.nodes or directory.roles[partition].get(source) is not Role.ACTIVE:
-            return None  # it is refused, or has nothing to catch up with
+            return None  # it will be refused, or needs no state
         predicted = self.balance.predicted(partition, target, now)
         if isinstance(predicted, RefusedMove):
             raise MoveRefused(f"{partition} cannot move from {source} to {target}: {predicted.reason}")
         return predicted
 
     async def _relieve(self, now: int, *, dry_run: bool) -> MoveAnswer:
-        """What somebody wants to know, or have moved, about full nodes."""
+        """Answers an order to relieve full nodes, or to say what would be moved."""
         orders, full = await self._env.compute.run(partial(self.balance.proposed, now))
         lines = [
             *self.balance.remarks(now),
@@ -251,7 +251,7 @@ class Mover:
     async def _keep_moves(
         self, moves: Sequence[Move], proposed: Sequence[ProposedMove] = (), remarks: Sequence[Remark] = ()
     ) -> MoveAnswer:
-        """Orders count once they are on our disk (M1)."""
+        """Stores ordered moves; they count once they are on our disk (M1)."""
         try:
             await self._store.keep_moves(self._plan.fingerprint, self.orders.all())
         except OSError as error:
@@ -271,7 +271,7 @@ class Mover:
         return MoveAnswer(moves[0].number, moves[-1].number, "", proposed, remarks) if moves else MoveAnswer(1, 0, "")
 
     def _partition(self, name: str) -> PartitionId:
-        """By its name; that of the unit is enough where it has one.  Raises MoveRefused."""
+        """Returns a partition by its name, or by its unit's name if that has only one.  Raises MoveRefused."""
         partitions = self._view.directory.roles
         for id in partitions:
             if name == str(id) or (name == id.unit and self._plan.unit[id.unit].partitions == 1):

@@ -1,4 +1,4 @@
-"""Another X, α or policy for a node that runs (rule X4).  Pure."""
+"""Changes X, α or a policy of a running node (rule X4).  Pure."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from spe.stream.times import MILLISECOND
 
 
 class SettingsRefused(SpeError):
-    """An order that cannot be carried out; says why, and what would make it possible."""
+    """An order that cannot be carried out; the message has the reason and the remedy."""
 
 
 @dataclass(frozen=True)
 class SettingsChange:
-    """What an order makes of the directory.
+    """Changes the settings of a node in the directory.
 
     Attributes:
-      configured: what the coordinator's configuration says.
+      configured: the directory of the coordinator's configuration.
       changes: names and values, as people write them.
-      moves: those that have not ended: what they will place on the node counts, too.
+      moves: moves that have not ended; the partitions that they bring to the node count too.
     """
 
     plan: Plan
@@ -37,7 +37,7 @@ class SettingsChange:
     moves: Callable[[], Sequence[Move]]
 
     def __call__(self, directory: Directory) -> Directory:
-        """Raises SettingsRefused."""
+        """Returns the changed directory.  Raises SettingsRefused."""
         if self.node not in directory.nodes:
             raise SettingsRefused(f"there is no node {self.node}; there are {some(directory.nodes)}")
         if not self.changes:
@@ -54,7 +54,7 @@ class SettingsChange:
         return changed
 
     def _refused(self, directory: Directory) -> str | None:
-        """Why ``spe check`` would refuse the node's αX, now or when all moves are done; None: it would not."""
+        """Returns why ``spe check`` would refuse the node's αX, now or when all moves are done; None: it would not."""
         when = ""
         for move in [None, *self.moves()]:
             if move is not None and move.target == self.node and move.target not in directory.roles[move.partition]:

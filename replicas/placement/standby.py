@@ -1,8 +1,8 @@
-"""A passive replica: it holds the newest checkpoint of a partition, and runs nothing.  Pure.
+"""A passive replica, which holds the newest checkpoint of a partition and runs nothing.  Pure.
 
 It acknowledges the positions of the older of the two checkpoints on its disk, because the newer one may turn out to be
-damaged; before the second one it acknowledges nothing.  What is in both copies of a checkpoint log, it acknowledges at
-once.  So it can always go on from its disk (rules H1-H8, G9).
+damaged; before the second one it acknowledges nothing.  It acknowledges at once what both copies of a checkpoint log
+hold.  So it can always start from its disk (rules H1-H8, G9).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from spe.stream.ids import Channel, ReplicaId
 from spe.stream.names import NodeId, NodeState
 from spe.wire.messages import OutputStatus
 
-#: From this fill of an upstream log on we ask for a checkpoint early, if the log is kept for us:
+#: A checkpoint is requested early where an upstream log has reached this fill and is kept for us:
 FULL = 0.5
 #: our acknowledgement lies within this oldest share of it.
 _AT_THE_LINE = 0.25
 
 
-#: A log counts as so many checkpoints: it is held twice (H2).
+#: A log counts as two checkpoints, for it is held twice (H2).
 COPIES_HELD: Final = 2
 
 
@@ -38,7 +38,7 @@ class Standby:
 
     Args:
       plan: the cluster.
-      id: of the replica that it would be.
+      id: id of the replica that the standby would run.
       now: monotonic microseconds.
     """
 
@@ -56,21 +56,21 @@ class Standby:
         #: Where the inputs of the newest checkpoint come from (S6).
         self._origins: list[str] = []
         self._told: dict[str, OutputStatus] = {}
-        #: Whose log we follow; "" before we do.
+        #: The node whose log we follow; "": none.
         self._maker = ""
-        #: How far the furthest was when we asked last.
+        #: Position of the furthest maker when we asked last.
         self._furthest: tuple[int, int] | None = None
-        #: What the newest checkpoint was made from, as far as its maker's heartbeats tell: (last id, frontier).
+        #: Progress of the newest checkpoint, as its maker's heartbeats tell: (last id, frontier).
         self._made_from: tuple[int, int] | None = None
         self._looked_at = now
-        #: How far the maker was when we asked: what it sends is no older.
+        #: Progress of the maker when we asked: its checkpoint is no older.
         self._asked_at: tuple[int, int] | None = None
         self._crowded: set[str] = set()
-        #: How many checkpoints did not come since the last one that did.
+        #: Failed requests since the last checkpoint that came.
         self._failures = 0
         self._turns = SnapshotTurns(pause_us=self._every_us // 4, longest_us=4 * self._every_us)
         self.checkpoints = 0
-        #: Why no checkpoint could be taken last time; "" where one could.
+        #: Reason why no checkpoint could be taken last time; "" if one was.
         self.trouble = ""
 
     # --- an owner ---
@@ -98,13 +98,13 @@ class Standby:
         raise AssertionError(f"{self.name} reads nothing")
 
     def partners(self) -> dict[str, NodeState]:
-        """Who runs the partition, as far as we have heard."""
+        """Returns the nodes known to run the partition, with their states."""
         return {peer: NodeState(output.state) for peer, output in self._told.items()}
 
     # --- news ---
 
     def heard(self, peer: str, outputs: Mapping[Channel, OutputStatus]) -> None:
-        """A heartbeat answer of a node or a source."""
+        """Takes a heartbeat answer of a node or a source."""
         output = outputs.get(self._output)
         if output is None:
             self._told.pop(peer, None)
@@ -119,10 +119,10 @@ class Standby:
         self._crowded.discard(peer)
 
     def wish(self, now: int) -> str | None:
-        """Whom to ask for a checkpoint now: the furthest, but who failed to give one comes behind those who did not.
+        """Returns the node to ask for a checkpoint now: the furthest one, but nodes that failed to give one come last.
 
-        Whose log we follow is asked again, unless it is behind by more than an interval: another one's would have to be
-        fetched as a whole.  None: it is not time, or there is nothing new to be had.
+        The node whose log we follow is asked again, unless it is behind by more than an interval: another log would
+        have to be fetched as a whole.  None: it is not time, or there is nothing new.
         """
         if now - self._looked_at < (self._every_us // 4 if self._crowded or self._failures else self._every_us):
             return None
@@ -134,9 +134,9 @@ class Standby:
         best = self._turns.next(in_turn, now)
         if best is None:
             return None
-        # Two are to be held, also of a partition that nothing has come to yet.
+        # Two checkpoints are held even of a partition without input.
         held = self._acknowledged == self._newest and self.checkpoints >= COPIES_HELD
-        may_move = bool(self._crowded) and best == self._maker  # what it writes anew moves T, and makes nothing
+        may_move = bool(self._crowded) and best == self._maker  # its rewriting advances acknowledgements without output
         if held and able[best] == self._made_from and not may_move:
             return None
         assert best in self._told, "H2: a standby asks a node that has told what it runs"
@@ -145,10 +145,10 @@ class Standby:
         return best
 
     def _giving(self, maker: str) -> Collection[NodeState]:
-        """States in which a maker gives a checkpoint.
+        """Returns the states in which a maker gives a checkpoint.
 
-        With undo/redo it has no consistent state at hand while tainted, and would make it again for us: only where a
-        producer is full for our sake.
+        With undo/redo a tainted maker would have to remake a consistent state: only where a producer is full because
+        of us.
         """
         if (
             self.id.of not in self._directory.logs
@@ -159,66 +159,66 @@ class Standby:
         return (NodeState.STABLE, NodeState.UP_FAILURE, NodeState.STABILIZATION)
 
     def failed(self, maker: str, now: int) -> int:
-        """What we asked for did not come; how often now, one after the other."""
+        """Notes a failed request for a checkpoint; returns the number of failures in a row."""
         self._turns.failed(maker, now)
         self._failures += 1
         return self._failures
 
     def is_behind(self, maker: str, now: int) -> None:
-        """What came is of no use yet: others are asked first."""
+        """Notes that the checkpoint of a maker is older than ours: others are asked first."""
         self._turns.failed(maker, now)
 
     def came(self, maker: str) -> None:
-        """The checkpoint that we asked for has come, whether it can be used or not."""
+        """Notes that the requested checkpoint has come, usable or not."""
         self._turns.came(maker)
         self._failures = 0
 
     def useful(self, snapshot: Mapping[str, Any]) -> bool:
-        """Is it no older than what we hold?  Upstream may have forgotten what an older one needs.
+        """Is a checkpoint no older than ours?  Upstream may have truncated what an older one needs.
 
         Raises:
-          OtherOrigin: it follows from other source logs.
+          OtherOrigin: it was made from other source logs.
         """
         return self.continues(snapshot["positions"], origins_of(snapshot))
 
     def continues(self, positions: Sequence[Any], origins: Sequence[str]) -> bool:
-        """The same of input positions, and where these inputs come from."""
+        """Are these input positions and origins no older than ours?  Raises OtherOrigin."""
         if any(a and b and a != b for a, b in zip(self._origins, origins)):
             raise OtherOrigin(f"{self.name} holds results of the source logs {self._origins}, these are of {origins}")
         return all(int(p) >= held for p, held in zip(positions, self._newest, strict=True))
 
     def holds(self, snapshot: Mapping[str, Any]) -> None:
-        """A checkpoint is safely on disk: the one that we asked for, or one that was there when we started."""
+        """Notes that a checkpoint is on disk: a requested one, or one from before the start."""
         self._acknowledged, self._newest = self._newest, [int(p) for p in snapshot["positions"]]
         self._origins = origins_of(snapshot)
         self._made_from = self._asked_at
         self.checkpoints += 1
 
     def holds_if_newer(self, checkpoint: Mapping[str, Any] | None) -> None:
-        """A checkpoint was there when we started, perhaps beside a log."""
+        """Takes a checkpoint that was on disk at the start, perhaps together with a log."""
         try:
             if checkpoint is not None and self.useful(checkpoint):
                 self.holds(checkpoint)
-        except OtherOrigin as error:  # whoever starts from here is told the same
+        except OtherOrigin as error:  # a start from it reports the same error
             self.trouble = str(error)
 
     @property
     def crowded(self) -> bool:
-        """Is a producer's log filling up for our sake?"""
+        """Is a producer's log filling up because of us?"""
         return bool(self._crowded)
 
     def follows(self, positions: Sequence[int], origins: Sequence[str], made: tuple[int, int], maker: str = "") -> None:
-        """Its log holds in both copies what makes a state again with input from these positions on (G9).
+        """Notes that both copies of the log hold the state up to these positions (G9).
 
         Args:
-          made: what had been made, as a heartbeat tells it: a log is behind its replica, which goes on meanwhile.
-          maker: whose it is; "": it was there when we started.
+          made: progress of the log's replica, as a heartbeat told it before.
+          maker: the node whose log it is; "": it was on disk at the start.
         """
         self._maker = maker
         self._acknowledged = self._newest = list(positions)
         self._origins = list(origins)
         self._made_from = made
-        # What lies on the disk may be of other source logs; a maker's is not (S6).
+        # A log on the disk may be of other source logs; a maker's is not (S6).
         self.checkpoints = max(self.checkpoints + 1, COPIES_HELD if maker else 0)
 
     def status(self) -> StandbyStatus:
@@ -233,6 +233,6 @@ class Standby:
 
 
 def _holds_up(output: OutputStatus, ack: int) -> bool:
-    """Is a producer's log filling up because we acknowledge no more?"""
+    """Is a producer's log filling up because we do not acknowledge more?"""
     before = output.first - 1
     return output.fill >= FULL and ack - before <= _AT_THE_LINE * (output.last_id - before)

@@ -1,7 +1,7 @@
-"""What a coordinator keeps on disk: its epoch, directories, moves, loads, which standbys are to run.  A SQLite file.
+"""The coordinator's store, a SQLite file: epoch, directories, moves, loads, and the standbys that are to run.
 
-The database lives in memory and is written whole and atomically after each change (it is a few kilobytes): so it goes
-through the same storage as everything else, and a crash leaves the old one or the new one.
+The database lives in memory and is written whole and atomically after each change (it is a few kilobytes): it goes
+through the same storage as all other files, and a crash leaves the old or the new database.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ CREATE TABLE IF NOT EXISTS orders (
 
 
 class CoordinatorStore:
-    """See the module.  Whoever opens it closes it: it is a context manager.
+    """The store, a context manager that closes the database.
 
     Args:
       env: storage.
 
     Raises:
-      LogCorrupt: the file is there, and is no such database.
+      LogCorrupt: the file exists and is not such a database.
     """
 
     def __init__(self, env: Env) -> None:
@@ -84,7 +84,7 @@ class CoordinatorStore:
         self._database.close()
 
     async def begin(self, at_least: int) -> int:
-        """A new epoch, larger than all before it and at least as large as asked for.  Raises OSError."""
+        """Begins an epoch, larger than all before and at least ``at_least``.  Raises OSError."""
         (before,) = self._database.execute("SELECT coalesce(max(number), 0) FROM epoch").fetchone()
         epoch = max(int(before) + 1, at_least)
         assert epoch > before, "H6: each start begins a larger epoch"
@@ -92,13 +92,13 @@ class CoordinatorStore:
         return epoch
 
     async def heard_of(self, epoch: int) -> None:
-        """The next one begins later than this.  Raises OSError."""
+        """Notes a later epoch, which the next own one must exceed.  Raises OSError."""
         self._database.execute("DELETE FROM epoch")
         self._database.execute("INSERT INTO epoch VALUES (?)", (epoch,))
         await self.write()
 
     def revision(self, plan: str) -> Revision | None:
-        """The newest version of the directory that can be read, for the plan with this fingerprint."""
+        """Returns the newest readable version of the directory, for the plan with this fingerprint."""
         newest_first = "SELECT revision FROM directories WHERE plan = ? ORDER BY epoch DESC, number DESC"
         for (data,) in self._database.execute(newest_first, (plan,)).fetchall():
             with suppress(ValueError):
@@ -110,10 +110,10 @@ class CoordinatorStore:
 
         Args:
           at_us: wall time at which it is issued.
-          why: who wanted it, for people.
+          why: reason, for people.
 
         Raises:
-          OSError: the disk refuses; it is not stored.
+          OSError: the disk fails; it is not stored.
           ValueError: it is too large.
         """
         epoch, number = revision.version
@@ -131,11 +131,11 @@ class CoordinatorStore:
             raise
 
     def issued(self, plan: str) -> list[IssuedVersion]:
-        """The newest versions of the directory for the plan with this fingerprint, in the order of their numbers."""
+        """Returns the newest versions of the directory for the plan with this fingerprint, by number."""
         return issued_in(self._database, plan)
 
     def wanted(self, plan: str) -> Mapping[PartitionId, frozenset[NodeId]]:
-        """Standbys that are to run all the time, of the plan with this fingerprint."""
+        """Returns the standbys that are to run all the time, of the plan with this fingerprint."""
         standbys: dict[PartitionId, set[NodeId]] = {}
         rows = self._database.execute("SELECT unit, partition, node FROM actives WHERE plan = ?", (plan,)).fetchall()
         for unit, partition, node in rows:
@@ -143,33 +143,33 @@ class CoordinatorStore:
         return {id: frozenset(nodes) for id, nodes in standbys.items()}
 
     def want(self, plan: str, wanted: Mapping[PartitionId, Iterable[NodeId]]) -> None:
-        """Replaces them; :meth:`write` keeps them."""
+        """Replaces the wanted standbys; :meth:`write` stores them."""
         self._database.execute("DELETE FROM actives WHERE plan = ?", (plan,))
         rows = [(plan, id.unit, id.partition, node) for id, nodes in wanted.items() for node in sorted(nodes)]
         self._database.executemany("INSERT INTO actives VALUES (?, ?, ?, ?)", rows)
 
     def moves(self, plan: str) -> list[Move]:
-        """The newest moves of the plan with this fingerprint, in the order in which they were ordered."""
+        """Returns the newest moves of the plan with this fingerprint, in the order of their orders."""
         rows = self._database.execute("SELECT move FROM moves WHERE plan = ? ORDER BY number", (plan,)).fetchall()
         return [_MOVE.validate_json(text) for (text,) in rows]
 
     async def keep_moves(self, plan: str, moves: Iterable[Move]) -> None:
-        """Replaces them.  Raises OSError: they are noted, and the next write keeps them."""
+        """Replaces and stores the moves.  On OSError they are noted, and the next write stores them."""
         self.note_moves(plan, moves)
         await self.write()
 
     def note_moves(self, plan: str, moves: Iterable[Move]) -> None:
-        """Replaces them; :meth:`write` keeps them."""
+        """Replaces the moves; :meth:`write` stores them."""
         rows = [(plan, move.number, _MOVE.dump_json(move).decode()) for move in moves]
         self._database.execute("DELETE FROM moves WHERE plan = ?", (plan,))
         self._database.executemany("INSERT INTO moves VALUES (?, ?, ?)", rows)
 
     def loads(self, plan: str) -> dict[PartitionId, float]:
-        """Shares of a core that partitions need, of the plan with this fingerprint."""
+        """Returns the shares of a core that partitions need, of the plan with this fingerprint."""
         return self._needs("cpu", "loads", plan)
 
     def memory(self, plan: str) -> dict[PartitionId, float]:
-        """Bytes that they need."""
+        """Returns the bytes that partitions need."""
         return self._needs("bytes", "memory", plan)
 
     def _needs(self, column: str, table: str, plan: str) -> dict[PartitionId, float]:
@@ -177,14 +177,14 @@ class CoordinatorStore:
         return {PartitionId(UnitId(unit), partition): needed for unit, partition, needed in rows.fetchall()}
 
     def note_loads(self, plan: str, loads: Mapping[PartitionId, float], memory: Mapping[PartitionId, float]) -> None:
-        """Replaces both; :meth:`write` keeps them."""
+        """Replaces loads and memory; :meth:`write` stores them."""
         for table, needs in (("loads", loads), ("memory", memory)):
             self._database.execute(f"DELETE FROM {table} WHERE plan = ?", (plan,))
             rows = [(plan, id.unit, id.partition, needed) for id, needed in needs.items()]
             self._database.executemany(f"INSERT INTO {table} VALUES (?, ?, ?, ?)", rows)
 
     def ordered(self, number: int, epoch: int, at_us: int, verb: str, replica: str, answer: str) -> None:
-        """Notes an order and what was answered, for people; :meth:`write` keeps it."""
+        """Notes an order and its answer, for people; :meth:`write` stores it."""
         self._database.execute(
             "INSERT OR REPLACE INTO orders VALUES (?, ?, ?, ?, ?, ?)", (number, epoch, at_us, verb, replica, answer)
         )
@@ -195,5 +195,5 @@ class CoordinatorStore:
         return int(last)
 
     async def write(self) -> None:
-        """Raises OSError."""
+        """Writes the database to disk.  Raises OSError."""
         await self._storage.write_atomic(PATH, self._database.serialize())

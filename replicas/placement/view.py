@@ -1,7 +1,7 @@
-"""The coordinator's view of the cluster: what heartbeats and the directory say.  Pure.
+"""The coordinator's view of the cluster, from heartbeats and the directory.  Pure.
 
-Heartbeat answers and directories come in; deciders (replicas/placement/deciders) read.  Nothing else knows which
-process answers, who runs what, whose checkpoints are where, and since when that is so.
+Heartbeat answers and directories come in; deciders (replicas/placement/deciders) read.  Only the view knows which
+processes answer, which nodes run or hold which partitions, and since when.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Made(NamedTuple):
     """The outputs of a replica.
 
     Attributes:
-      first: smallest id that it still has in all its outputs.
+      first: smallest id that the replica still has in all its outputs.
       origin: the source logs that they are made from; "" while that is not known.
     """
 
@@ -37,13 +37,13 @@ class Made(NamedTuple):
 
 @dataclass(slots=True)
 class PartitionView:
-    """A partition with standbys, as its hosts answer.
+    """State of a partition with standbys, as its hosts report it.
 
     Attributes:
-      unserved_since: since when nobody serves it; None: somebody does.
-      running: state of each host that runs it.
-      frontier: stable frontier of each, also of those that ran it before; microseconds of tuple time.
-      lacking_since: of hosts that run it and have no state to go on from: since when.
+      unserved_since: since when no node serves it; None: it is served.
+      running: state of the replica on each host that runs it.
+      frontier: stable frontier of each host that runs it or ran it; microseconds of tuple time.
+      lacking_since: since when each host that runs it has had no state to start from.
     """
 
     unserved_since: int | None
@@ -53,21 +53,21 @@ class PartitionView:
 
 
 class ClusterView:
-    """See the module.
+    """The coordinator's view of the cluster.
 
     Args:
       now: monotonic microseconds.
       recovery_us: how long a node that was never heard may take to answer.
 
     Attributes:
-      directory: the one that counts.
+      directory: the current directory.
       alive: processes that answer.
-      runs: by node that answers, the first output of each partition that it runs, with a role for it or without.
-      partitions: those with standbys.
+      runs: first output of each partition that a node runs, by node, with or without a role.
+      partitions: partitions with standbys.
       made: outputs of each partition, by node.
       logs: identity of the log of each source that answers and still has its first row.
-      versions: of the directory that each process goes by.
-      loads: what each partition has needed (L1); times are monotonic microseconds of our clock.
+      versions: version of the directory that each process follows.
+      loads: load history of the partitions (L1); times are monotonic microseconds of our clock.
     """
 
     def __init__(self, plan: Plan, directory: Directory, now: int, *, recovery_us: int) -> None:
@@ -82,14 +82,14 @@ class ClusterView:
         self.versions: Mapping[str, Version] = {}
         self.loads = LoadHistory()
         self._held: dict[str, Mapping[PartitionId, int]] = {}
-        #: Nodes that have answered since all were silent.
+        #: Nodes that have answered since all nodes were silent.
         self._heard: set[NodeId] = set()
         self._begun_at = now
 
     # --- news ---
 
     def redirect(self, directory: Directory, now: int) -> None:
-        """Another directory counts.  Heartbeats have yet to tell who runs what has its first standbys now."""
+        """Follows a changed directory.  Partitions with new standbys are unknown until the next heartbeats."""
         assert self.directory.version <= directory.version, "D2: directories never go back"
         known = self.partitions
         self.directory = directory
@@ -101,10 +101,10 @@ class ClusterView:
             self.lost(node, now)
 
     def heard(self, process: str, answer: HeartbeatAnswer, now: int) -> list[tuple[PartitionId, LoadSample]]:
-        """Takes a heartbeat answer, which names everything that a process makes.
+        """Takes a heartbeat answer, which names all outputs of a process.
 
         Returns:
-          The load samples that count: those of partitions that the node has a role for.
+          Load samples of partitions that the node has a role for.
         """
         self.alive.add(process)
         if process not in self.directory.nodes:
@@ -130,7 +130,7 @@ class ClusterView:
         return self._sampled(node, answer, now)
 
     def lost(self, process: str, now: int) -> None:
-        """A process does not answer any more."""
+        """Notes that a process does not answer any more."""
         self.alive.discard(process)
         self._held.pop(process, None)
         self.logs.pop(StreamId(process.removeprefix("source:")), None)
@@ -139,7 +139,7 @@ class ClusterView:
         node = NodeId(process)
         self.runs.pop(node, None)
         if not self.runs:
-            self._heard.clear()  # we may have been cut off: wait for all nodes again
+            self._heard.clear()  # we may have been disconnected: wait for all nodes again
             self._begun_at = now
         self._forget(node)
         for partition in self.partitions.values():
@@ -156,7 +156,7 @@ class ClusterView:
             made.pop(node, None)
 
     def _runs(self, partition: PartitionView, node: NodeId, output: OutputStatus | None, now: int) -> None:
-        """Notes what a host tells of a partition; None: it does not run it."""
+        """Notes the output of a partition on a host; None: the host does not run it."""
         if output is None:
             partition.running.pop(node, None)
         else:
@@ -189,21 +189,21 @@ class ClusterView:
     # --- nodes ---
 
     def was_heard(self, node: NodeId) -> bool:
-        """Has it answered since all were silent?"""
+        """Has the node answered since all nodes were silent?"""
         assert self.runs.keys() <= self._heard, "H5: a node that answers was heard"
         return node in self._heard
 
     def is_gone(self, node: NodeId, now: int) -> bool:
-        """A node does not answer, and is not about to start."""
+        """Does a node not answer, though it had the time to start?"""
         return node not in self.alive and (self.was_heard(node) or now - self._begun_at >= self.recovery_us)
 
     def behind(self, processes: Collection[str]) -> list[str]:
-        """Those of them that answer and do not know this version of the directory yet (D3)."""
+        """Returns the processes that answer and do not know this version of the directory yet (D3)."""
         version = self.directory.version
         return sorted(p for p in processes if p in self.alive and self.versions.get(p, CONFIGURED) < version)
 
     def know(self, partition: PartitionId, node: NodeId) -> bool:
-        """Does the node go by the newest directory, and whoever makes what the partition reads (D3)?"""
+        """Do the node and all producers of the partition follow the newest directory (D3)?"""
         return not self.behind({*self.producers(partition), node})
 
     def answers(self, source: str) -> bool:
@@ -215,41 +215,41 @@ class ClusterView:
         return self.directory.roles[partition].get(node)
 
     def is_lent(self, partition: PartitionId, node: NodeId) -> bool:
-        """Is its role one that the recovery takes back (O5)?"""
+        """Is the role of a node lent, so that the recovery takes it back (O5)?"""
         return ReplicaId(*partition, node) in self.directory.lent
 
     def states(self, partition: PartitionId) -> dict[NodeId, NodeState]:
-        """State of each node that runs a partition, with a role for it or without."""
+        """Returns the state on each node that runs a partition, with or without a role."""
         return {node: NodeState(runs[partition].state) for node, runs in self.runs.items() if partition in runs}
 
     def frontier(self, partition: PartitionId, node: NodeId) -> int:
-        """Stable frontier of a replica; 0 where the node does not run it."""
+        """Returns the stable frontier of a replica; 0 where the node does not run it."""
         output = self.runs.get(node, {}).get(partition)
         return 0 if output is None else output.frontier
 
     def running(self) -> dict[PartitionId, tuple[NodeId, ...]]:
-        """Nodes that run each partition, as far as they answer, in the order of the directory."""
+        """Returns the answering nodes that run each partition, in the order of the directory."""
         nodes = [(n, self.runs[n]) for n in self.directory.nodes if n in self.runs]
         return {id: tuple(n for n, runs in nodes if id in runs) for id in self.directory.roles}
 
     def producers(self, partition: PartitionId) -> set[str]:
-        """Every process that makes what the partition reads."""
+        """Returns every process that makes an input of the partition."""
         channels = self.plan.unit[partition.unit].channels_in(partition.partition)
         return {p for c in channels for p in self.directory.producer_addresses(self.plan, c)}
 
     def checkpoints(self, partition: PartitionId, node: NodeId) -> int | None:
-        """Checkpoints of a partition that a node holds; None: it does not say.  0: it runs it and has none yet."""
+        """Returns how many checkpoints of a partition a node holds; 0: it runs it and has none yet; None: unknown."""
         return self._held.get(node, {}).get(partition)
 
     def held(self) -> Iterator[tuple[PartitionId, NodeId]]:
-        """Partitions of which a node holds a checkpoint, and the node."""
+        """Yields partitions of which a node holds a checkpoint, with the node."""
         for process, partitions in self._held.items():
             yield from ((partition, NodeId(process)) for partition, many in partitions.items() if many)
 
     # --- for people ---
 
     def load_status(self, now: int) -> list[PartitionLoad]:
-        """The mean load of each partition over the time that samples are kept."""
+        """Returns the mean load of each partition over the time that samples are kept."""
         loads = []
         for partition in self.directory.roles:
             if (mean := self.loads.mean(partition, now)) is not None:

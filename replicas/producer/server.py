@@ -62,7 +62,7 @@ Injector = Callable[[Mapping[str, Any]], Awaitable[str]]
 OTHER_LOGS_MAX = 64
 #: Longest time that a writer may say nothing while we wait for it: its task hangs, and another one needs its place.
 WRITER_SILENT_S: Final = 60.0
-#: A writer that waits for an answer is told so each time.
+#: A writer that waits for an answer gets a sign of life each time this has passed.
 WRITER_TOLD_S: Final = 1.0
 #: Longest time for one answer to leave.  There is none for a feed: its consumer may be under back-pressure, and whether
 #: it still takes anything is known to the kernel only (spe.runtime.network).
@@ -76,7 +76,7 @@ _CONSUMERS: Final = ("node", "client")
 _UNREAD: Final = f"the peer does not read what it asked for within {ANSWER_SECONDS:g} s"
 
 
-class _Told(NamedTuple):
+class _SentAnnouncements(NamedTuple):
     """The announcements that a peer has: up to which version, and when; None: there are more to send at once."""
 
     version: int
@@ -90,7 +90,7 @@ class _Visit:
     hello: Hello
     by: Visitor
     exchange: DirectoryExchange
-    told: _Told
+    announced: _SentAnnouncements
 
 
 class Server:
@@ -204,7 +204,7 @@ class Server:
         # A client is not asked for its directory: it passes none on.
         theirs, asks = Version(hello.epoch, hello.number), hello.role in ("node", "coordinator")
         exchange = DirectoryExchange(self._keeper, theirs, asks=asks)
-        visit = _Visit(hello, Visitor(hello.name, connection), exchange, _Told(0, None))
+        visit = _Visit(hello, Visitor(hello.name, connection), exchange, _SentAnnouncements(0, None))
         while True:
             message = await _next(connection, hello)
             check_right(self._keeper.current, hello.role, hello.name, message)
@@ -324,12 +324,12 @@ class Server:
     async def _announce(self, visit: _Visit) -> None:
         """Sends new announcements behind the answer to a heartbeat; waits change often, so not behind each."""
         now = self._env.clock.monotonic_us()
-        if visit.told.at_us is not None and now - visit.told.at_us < ANNOUNCE_US:
+        if visit.announced.at_us is not None and now - visit.announced.at_us < ANNOUNCE_US:
             return
-        version, items = self._service.announced(visit.told.version)
+        version, items = self._service.announced(visit.announced.version)
         if items:
             await _answer(visit.by.connection, Announced(items))
-        visit.told = _Told(version, None if len(items) >= ANNOUNCEMENTS_MAX else now)
+        visit.announced = _SentAnnouncements(version, None if len(items) >= ANNOUNCEMENTS_MAX else now)
 
     async def _snapshot(self, visit: _Visit, message: SnapshotRequest) -> None:
         connection = visit.by.connection

@@ -417,7 +417,7 @@ class SinkKeys(Model):
 if TYPE_CHECKING:
     SinkModel = SinkKeys
 else:
-    _types = {kind: (one.value | None, None) for kind, one in SINKS.items()}
+    _types = {kind: (sink.value | None, None) for kind, sink in SINKS.items()}
     SinkModel = create_model("SinkModel", __base__=SinkKeys, **_types)
 
 

@@ -69,7 +69,10 @@ class ReaderKeys(Model):
 if TYPE_CHECKING:
     ReaderModel = ReaderKeys
 else:
-    _types = {**{kind: one.value for kind, one in READERS.items()}, **{name: one[0] for name, one in OPTIONS.items()}}
+    _types = {
+        **{kind: reader.value for kind, reader in READERS.items()},
+        **{name: option[0] for name, option in OPTIONS.items()},
+    }
     ReaderModel = create_model("ReaderModel", __base__=ReaderKeys, **{k: (t | None, None) for k, t in _types.items()})
 
 

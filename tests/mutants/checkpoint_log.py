@@ -144,7 +144,7 @@ edited(
 edited(
     "refused-log-is-acknowledged",
     "what was synced of a log while it was refused is acknowledged (G5)",
-    Edit(log_task._Writer, "_look_after", "if kept.state is state:", "if True:"),
+    Edit(log_task._Writer, "_look_after", "if stored.state is state:", "if True:"),
 )
 
 # --- what to rewrite ---
@@ -277,7 +277,7 @@ edited(
 edited(
     "output-is-not-in-the-log",
     "after the loss of all replicas nobody has results that consumers have not acknowledged (G1, A2)",
-    Edit(log_task, "logged_output", "return found if any(found) else None", "return None"),
+    Edit(log_task, "logged_output", "return outputs if any(outputs) else None", "return None"),
 )
 edited(
     "replay-lets-results-out",
@@ -323,7 +323,7 @@ edited(
 edited(
     "complete-slice-lacks-output",
     "output that consumers have not acknowledged is only in a log that cannot be read (G1, A2)",
-    Edit(LogSide, "outputs_to_log", "return firsts if one.slice.made.complete or all_anew else ", "return "),
+    Edit(LogSide, "outputs_to_log", "return firsts if waiting.slice.made.complete or all_anew else ", "return "),
 )
 edited(
     "complete-slice-is-not-asked-for",
@@ -349,7 +349,7 @@ edited(
 edited(
     "double-failure-is-tried-for-ever",
     "a copy that cannot be made whole from the other, damaged one is tried again and again (G5)",
-    Edit(log_task._Writer, "_look_after", "await kept.refuse(str(error))", "pass"),
+    Edit(log_task._Writer, "_look_after", "await stored.refuse(str(error))", "pass"),
 )
 
 # --- another configuration ---

@@ -91,7 +91,7 @@ edited(
         Upstream,
         "_receive",
         "owner.delivered(",
-        "if one.feed(generation) is not None:\n                owner.delivered(",
+        "if input.feed(generation) is not None:\n                owner.delivered(",
     ),
 )
 edited(

@@ -364,7 +364,12 @@ edited(
 edited(
     "a-source-that-replays-leaves",
     "the source of a move retires while it replays for what nobody serves (H8)",
-    Edit(InstallDecider, "_retire", "if not (replaying and seen.running[source] is NodeState.RECOVERING):", "if True:"),
+    Edit(
+        InstallDecider,
+        "_retire",
+        "if not (replaying and partition.running[source] is NodeState.RECOVERING):",
+        "if True:",
+    ),
 )
 edited(
     "a-dead-target-is-waited-for",
@@ -404,7 +409,7 @@ edited(
 edited(
     "standbys-for-a-while-are-chosen",
     "the target of a move is chosen to run by the budget (H7)",
-    Edit(Moves, "passing", "found.add(ReplicaId(*move.partition, move.target))", "pass"),
+    Edit(Moves, "passing", "standbys.add(ReplicaId(*move.partition, move.target))", "pass"),
 )
 
 # --- moves that follow from loads ---
@@ -447,7 +452,9 @@ edited(
 edited(
     "a-joined-node-has-any-room",
     "a node that has joined is taken for one of a single core (D4)",
-    Edit(Balance, "_nodes", "self._balancer.knows(node, _room(one))", "self._balancer.knows(node, NodeRoom())"),
+    Edit(
+        Balance, "_nodes", "self._balancer.knows(node, _room(node_settings))", "self._balancer.knows(node, NodeRoom())"
+    ),
 )
 edited(
     "something-moves-to-a-node-that-is-drained",

@@ -137,12 +137,12 @@ edited(
 edited(
     "second-replica-takes-the-room",
     "a standby that is to run beside others begins while nobody serves what waits for room (O6)",
-    Edit(InstallDecider, "_orders", "wanted = wanted & seen.running.keys()", "pass"),
+    Edit(InstallDecider, "_orders", "wanted = wanted & partition.running.keys()", "pass"),
 )
 edited(
     "who-lacks-a-state-waits-for-room",
     "a replica that lacks its state is not helped by the standby that has it (O6, H8)",
-    Edit(RecoveryOrder, "look", " and not one.lacking", ""),
+    Edit(RecoveryOrder, "look", " and not partition.lacking", ""),
 )
 edited(
     "who-refuses-is-waited-for",
@@ -157,7 +157,7 @@ edited(
 edited(
     "what-nobody-can-restore-spreads",
     "what no node comes to an end with is given to one after the other, and fills them all (O6)",
-    Edit(RecoveryOrder, "_given_up", "len(one.recovering) < 2 and ", ""),
+    Edit(RecoveryOrder, "_given_up", "len(partition.recovering) < 2 and ", ""),
 )
 edited(
     "lost-input-is-held-against-who-restores",
@@ -192,8 +192,8 @@ edited(
 edited(
     "what-no-node-has-memory-for-is-installed",
     "a partition that no node has memory for runs on its first standby all the same (O5)",
-    Edit(RecoveryOrder, "look", "if (one.able or may[id]) and", "if may[id] and"),
-    Edit(RecoveryOrder, "_hold", "elif one.able or may[id]:", "elif may[id]:"),
+    Edit(RecoveryOrder, "look", "if (partition.able or may[id]) and", "if may[id] and"),
+    Edit(RecoveryOrder, "_hold", "elif partition.able or may[id]:", "elif may[id]:"),
 )
 edited(
     "lent-role-used-before-it-is-known",
@@ -203,7 +203,7 @@ edited(
 edited(
     "lent-role-stays",
     "a node stays a standby of what it restored for a while (O5)",
-    Edit(Lending, "step", "and spared(one)", "and False"),
+    Edit(Lending, "step", "and spared(replica)", "and False"),
 )
 edited(
     "who-is-silent-runs-nothing",
@@ -248,7 +248,7 @@ edited(
 edited(
     "replays-from-another-log",
     "everything replays though a source has another log than the one that it was made from (H8, S6)",
-    Edit(ReplayDecider, "replays", ' if one.origin in ("", origin)', ""),
+    Edit(ReplayDecider, "replays", ' if outputs.origin in ("", origin)', ""),
 )
 edited(
     "who-is-cut-off-replays",
@@ -258,7 +258,7 @@ edited(
 edited(
     "two-replay",
     "another replica is told to begin anew before the first one has (H8)",
-    Edit(ReplayDecider, "_to_replay", "[n for n in told if n not in in_vain] or ", ""),
+    Edit(ReplayDecider, "_to_replay", "[n for n in ordered if n not in in_vain] or ", ""),
 )
 edited(
     "who-stands-still-is-waited-for",

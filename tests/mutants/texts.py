@@ -175,14 +175,14 @@ TEXTS: Final[dict[str, TextMutant]] = {
     "slowest-helper-is-the-mark": TextMutant(
         "of several helpers the slowest is the mark (H5)",
         "replicas/placement/deciders/install.py",
-        "            one.mark = max(seen.frontier[n] for n in helping)",
-        "            one.mark = min(seen.frontier[n] for n in helping)",
+        "            progress.mark = max(partition.frontier[n] for n in helping)",
+        "            progress.mark = min(partition.frontier[n] for n in helping)",
         tests=("tests/unit/replicas/placement/test_install.py::test_replicas_catch_up_with_the_furthest_helper",),
     ),
     "mark-of-an-earlier-calm": TextMutant(
         "the mark of an earlier calm is used again (H5)",
         "replicas/placement/deciders/install.py",
-        "        if not helping or not steady:\n            one.mark = None\n            return []",
+        "        if not helping or not steady:\n            progress.mark = None\n            return []",
         "        if not helping or not steady:\n            return []",
         tests=("tests/unit/replicas/placement/test_install.py::test_the_mark_of_an_earlier_calm_does_not_count",),
     ),

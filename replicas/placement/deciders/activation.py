@@ -1,8 +1,8 @@
-"""Which standbys run all the time, and how one choice of them is replaced by another (rule H7).  Pure.
+"""Chooses the standbys that run all the time, and replaces one choice by another (rule H7).  Pure.
 
-A budget says how many partitions may have an active replica; the planner chooses them under the rates that are known,
-and again when measured rates say that others would do more for the results of a correlated failure (PPA, section V;
-changing the plan while it runs is what the paper leaves open).
+A budget says how many partitions may have an active replica.  The planner chooses them under the known rates, and
+again when measured rates show that others would help more in a correlated failure (PPA, section V; the paper leaves
+open how to change the plan while it runs).
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from spe.wire.messages import OutputStatus
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Partitions of which a standby is to run.
+    """A choice of partitions whose standbys are to run.
 
     Attributes:
-      value: OF while every partition with a single replica has failed.
-      before: the same for the standbys that run now, under the same rates.
+      value: output fidelity (OF) while every partition with a single replica has failed.
+      before: OF of the standbys that run now, under the same rates.
     """
 
     active: frozenset[PartitionId]
@@ -44,12 +44,12 @@ def _no_clock() -> float:
 
 @dataclass(slots=True)
 class _Count:
-    """Ids of one channel.
+    """Counts the ids of one channel in a period.
 
     Attributes:
-      first: at the beginning of the period.
-      high: the largest heard in it; 0: nothing.
-      skip: periods that must not be measured: it began in the middle of one, or catches up after a failure.
+      first: last id at the beginning of the period.
+      high: largest id heard in the period; 0: none.
+      skip: periods that must not be measured: the channel began within one, or catches up after a failure.
     """
 
     first: int
@@ -57,13 +57,13 @@ class _Count:
     skip: int = 1
 
     def take(self) -> int | None:
-        """Tuples of the period that ends; None if that is not known."""
+        """Ends the period and returns its tuples; None if unknown."""
         before, high, self.high = self.first, self.high, 0
         if not high:
-            self.skip = max(self.skip, 1)  # tuples that were not heard of will come all at once later
+            self.skip = max(self.skip, 1)  # unheard tuples will come all at once later
             return None
         self.first = high
-        if high < before:  # the ids began anew, as those of a source with a new log
+        if high < before:  # the ids began again, as after a source got a new log
             return None
         if self.skip:
             self.skip -= 1
@@ -72,7 +72,7 @@ class _Count:
 
 
 class RateMeter:
-    """Tuples per second of each source and unit partition, from the ids that heartbeats tell."""
+    """Measures tuples per second of each source and unit partition, from the ids in heartbeats."""
 
     def __init__(self, plan: Plan, now: int) -> None:
         self._plan = plan
@@ -81,7 +81,7 @@ class RateMeter:
         self._rates: dict[str, list[float]] = {}
 
     def heard(self, outputs: Iterable[OutputStatus]) -> None:
-        """A heartbeat answer of whoever makes a channel; replicas tell the same ids, so the largest counts."""
+        """Takes the outputs of a producer's heartbeat answer; replicas make the same ids, so the largest counts."""
         for output in outputs:
             channel = Channel(output.stream, output.partition)  # type: ignore[arg-type]
             count = self._counts.setdefault(channel, _Count(output.last_id, output.last_id))
@@ -90,7 +90,7 @@ class RateMeter:
                 count.skip = 2
 
     def take(self, now: int) -> dict[str, list[float]]:
-        """The rates as last measured, between two calls; silences are left out, since a failure is no lower rate."""
+        """Returns the rates between two calls, without periods of silence: a failure does not lower a rate."""
         seconds = max(now - self._since, 1) / SECOND
         self._since = now
         moved = {channel: count.take() or 0 for channel, count in self._counts.items()}
@@ -105,16 +105,16 @@ class RateMeter:
 
 
 class Activation:
-    """See the module.
+    """Chooses the active standbys, and takes steps towards the choice.
 
     Args:
       budget: partitions that may have their first standby run.
       algorithm: of the planner.
-      margin: by how much, relative to what runs, a plan must be better to take its place.
-      active: the standbys that were wanted when the coordinator ended.
+      margin: relative gain in value that a plan needs to replace the running one.
+      active: partitions whose standbys ran by choice when the last coordinator ended.
 
     Attributes:
-      first: of each partition the standby that runs where it is chosen: its first one that stays.
+      first: the standby of each partition that runs if the partition is chosen: its first permanent one.
     """
 
     def __init__(
@@ -137,10 +137,10 @@ class Activation:
         self.follow()
 
     def follow(self, passing: Collection[ReplicaId] = ()) -> None:
-        """Follows the directory: partitions without a standby that stays have none that runs.
+        """Follows the directory: only partitions with a permanent standby can be chosen.
 
         Args:
-          passing: standbys that are so for a while only, because of a move or a recovery.
+          passing: temporary standbys, because of a move or a recovery.
         """
         self.first = {
             id: node
@@ -152,15 +152,15 @@ class Activation:
         self.target = self.target.intersection(self.first)
 
     def choose(self, rates: Mapping[str, Sequence[float]], unable: Collection[PartitionId] = ()) -> Choice:
-        """The best plan under these rates.  Takes up to a second for a thousand partitions.
+        """Returns the best plan under these rates.  Takes up to a second for a thousand partitions.
 
         Args:
           unable: partitions whose standby cannot run now.
 
         Raises:
-          ConfigError: the planner cannot do it; it says why.
+          ConfigError: the planner cannot; the message has the reason.
         """
-        directory = self._view.directory  # another one may count while this thread works
+        directory = self._view.directory  # it may be replaced while this thread works
         unable = {*unable, *(directory.standbys.keys() - self.first.keys())}
         topology = topology_of(self._plan, directory, rates)
         costs = costs_of(self._plan, directory, topology, unable)
@@ -174,7 +174,7 @@ class Activation:
         return Choice(chosen, float(plan.value), before)
 
     def adopt(self, choice: Choice) -> bool:
-        """Makes a choice the target: better by the margin, or at all where there is room; or more runs than may."""
+        """Makes a choice the target if it is better by the margin, fills free room, or too many standbys run."""
         assert len(choice.active) <= self.budget, "H7: no more partitions are chosen than the budget allows"
         room = len(self.active) < self.budget
         better = choice.value > choice.before * (1.0 if room else 1 + self._margin) + 1e-9
@@ -185,15 +185,14 @@ class Activation:
 
     @property
     def settled(self) -> bool:
-        """Do the standbys that are wanted equal the choice?"""
+        """Are the wanted standbys those of the choice?"""
         return self.active == self.target
 
     def step(self, state: Callable[[ReplicaId], NodeState | None]) -> PartitionId | None:
         """Takes one step towards the target: first a new standby runs, then an old one retires.
 
         Args:
-          state: of a standby that is to run: RECOVERING also before it does; None: it does not come, and nobody waits
-            for it.
+          state: returns the state of a standby that is to run: RECOVERING also before it runs; None: it is given up.
 
         Returns:
           The partition that joined or left ``active``; None: nothing can be done now.

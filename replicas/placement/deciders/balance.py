@@ -1,8 +1,8 @@
-"""The coordinator moves partitions by itself as loads shift (rules L4-L8).  Pure.
+"""Moves partitions automatically as loads shift (rules L4-L8).  Pure.
 
-It stands between the balancer, which decides, and the moves, which are carried out: the balancer is told who runs what
-and how moves end, and what it wants is ordered as people order it.  It may compute for a second: :meth:`tick` and
-:meth:`proposed` may run in another thread, while nothing else here is called but :meth:`sampled`.
+It connects the balancer, which decides, with the moves, which are carried out: the balancer learns which nodes run
+which partitions and how moves end, and its decisions become orders like those of people.  It may compute for a second:
+:meth:`tick` and :meth:`proposed` may run in another thread, while only :meth:`sampled` is called here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from spe.stream.names import NodeId
 
 
 class Balance:
-    """See the module.
+    """Connects the balancer with the moves.
 
     Args:
       now: monotonic microseconds.
@@ -36,7 +36,7 @@ class Balance:
         self._view = view
         plan, directory = view.plan, view.directory
         self._plan = plan
-        #: As of the last time that we learned, like all below: a thread may be computing.
+        #: As of the last :meth:`learn`, like all below: a thread may be computing.
         self._directory = directory
         self._shares = SharesOfX(plan, directory)
         settings = directory.coordinator
@@ -57,26 +57,26 @@ class Balance:
         self._alive: set[NodeId] = set()
         self._spare: dict[NodeId, bool] = {}
         self._held: set[tuple[PartitionId, NodeId]] = set()
-        #: Partitions that run on others than the directory says, and where.
+        #: Partitions that run on other nodes than the directory says, and these nodes.
         self._elsewhere: dict[PartitionId, tuple[NodeId, ...]] = {}
         #: The move that the balancer has under way, and its order.
         self._open: tuple[MovePartition, Move] | None = None
-        #: Moves of which the end is known.
+        #: Moves whose end is known.
         self._over: set[int] = set()
         self._samples: list[tuple[PartitionId, LoadSample, int]] = []
 
     # --- news ---
 
     def sampled(self, partition: PartitionId, load: LoadSample, now: int) -> None:
-        """What a replica measured."""
+        """Takes a load sample of a replica."""
         self._samples.append((partition, load, now))
 
     def learn(self, now: int, moves: Iterable[Move], wall_us: int) -> None:
-        """Takes over from the view what is so now.
+        """Updates the balancer from the view.
 
         Args:
-          moves: all that are known.
-          wall_us: wall time; moves tell theirs by it.
+          moves: all known moves.
+          wall_us: wall time, which moves use.
         """
         directory, running = self._view.directory, self._view.running()
         if directory is not self._directory:
@@ -95,7 +95,7 @@ class Balance:
                 self._ended(move, now, wall_us)
 
     def _checkpoints(self, held: set[tuple[PartitionId, NodeId]], now: int) -> None:
-        """Each is at most as old as the interval in which they are taken, and what was taken before it."""
+        """Notes checkpoints, each at most as old as the interval and the checkpoint before it."""
         for partition, node in held | self._held:
             age_us = 2 * self._directory.checkpoint_us.get(partition, CHECKPOINT_US)
             self._balancer.checkpointed(partition, node, now - age_us if (partition, node) in held else None)
@@ -111,7 +111,7 @@ class Balance:
         for node, settings in self._directory.nodes.items():
             if node not in self._known:  # it has joined
                 self._balancer.knows(node, _room(settings))
-            elif _room(settings) != self._known[node]:  # it joined again, with more or less of it
+            elif _room(settings) != self._known[node]:  # it joined again with another capacity
                 self._balancer.has(node, _room(settings))
             self._known[node] = _room(settings)
             if node in alive and node not in self._alive:
@@ -134,49 +134,49 @@ class Balance:
     # --- what to do ---
 
     def tick(self, now: int) -> list[Action]:
-        """What to do now."""
+        """Returns the actions to take now."""
         return self._balancer.tick(now)
 
     def proposed(self, now: int) -> tuple[list[MovePartition], list[StillFull]]:
-        """What a look at the loads of now would lead to, and who would stay full."""
+        """Returns the moves that the present loads call for, and the nodes that would stay full."""
         return self._balancer.proposed(now)
 
     def relocation(self, now: int) -> tuple[PartitionId, NodeId, NodeId] | None:
-        """A standby that is to move (partition, source, target); None: none, or not now."""
+        """Returns a standby that is to move (partition, source, target); None: none, or not now."""
         if self._standbys is None or self._elsewhere:
             return None
         return self._standbys.relocation(now, self._directory, self._balancer.running, self._alive)
 
     def has_ordered(self, move: Move) -> bool:
-        """Is it the balancer's?"""
+        """Is a move an order of the balancer?"""
         return self._open is not None and self._open[1] is move
 
     def ordered(self, order: MovePartition, move: Move) -> None:
-        """An order of the balancer is a move now."""
+        """Notes that an order of the balancer became a move."""
         assert self._open is None, "L6: the balancer has one move under way"
         self._open = order, move
 
     def refused(self, order: MovePartition, now: int) -> None:
-        """An order of the balancer is no move: others know better."""
+        """Notes that an order of the balancer was refused."""
         self._balancer.failed(order, now)
 
     def drained(self) -> list[NodeId]:
-        """Nodes that run nothing any more because the balancer drained them, and still stand by."""
+        """Returns nodes that the balancer drained, which run nothing and still stand by."""
         return [n for n in self._balancer.spares() if not self._spare[n] and not self._hosts_active(n)]
 
     # --- what is known ---
 
     def predicted(self, partition: PartitionId, target: NodeId, now: int) -> PredictedMove | RefusedMove | None:
-        """How long the state of a move would take; None: not all loads are known."""
+        """Predicts how long the state of a move would take; None: not all loads are known."""
         return self._balancer.predicted(partition, target, now)
 
     def full(self, directory: Directory, partition: PartitionId, node: NodeId, now: int) -> str | None:
-        """Why a node has no room below its cap to run a partition too; None: it has, as far as is known."""
+        """Returns why a node has no room below its cap for a partition; None: it has, as far as is known."""
         hosted = {partition, *(p for p, nodes in directory.placement.items() if node in nodes)}
         return self._balancer.full(node, hosted, now)
 
     def remarks(self, now: int) -> list[str]:
-        """How full each node that answers is."""
+        """Describes how full each answering node is."""
         remarks = []
         for node in sorted(self._alive):
             settings = self._directory.nodes[node]

@@ -1,4 +1,4 @@
-"""Where to what a node hosts goes when it is drained (rule M5).  Pure."""
+"""Chooses targets for the partitions of a node that is drained (rule M5).  Pure."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def targets(
     alive: Collection[str],
     refusal: Callable[[Directory, PartitionId, NodeId, Role], str | None],
 ) -> list[tuple[PartitionId, NodeId]]:
-    """A node for each partition that ``node`` has a role for: the one that hosts least, and may have it.
+    """Returns a target for each partition that ``node`` has a role for: the allowed node that hosts least.
 
     Args:
       alive: processes that answer.
-      refusal: why a node, which it names, cannot have a role for a partition too, in a directory; None: it can.
+      refusal: returns why a node, which it names, cannot take a role for a partition in a directory; None: it can.
 
     Raises:
-      MoveRefused: some partition has nowhere to go; says why each node is none for it.
+      MoveRefused: a partition has no target; the message has the reason for each node.
     """
     if node not in directory.nodes:
         raise MoveRefused(f"there is no node {node}; there are {', '.join(directory.nodes)}")

@@ -1,11 +1,11 @@
-"""Which standbys run (rules H1-H7).  Pure: reads the view, returns orders.
+"""Decides which standbys run (rules H1-H7).  Pure: reads the view, returns orders.
 
-A partition is *served* while a node that runs it answers and is not itself recovering.  Where nobody has served one for
-``patience_us``, a standby is told to run it.  When all replicas that are meant to run it are STABLE again, those that
-only helped out stand by again, one after the other.  Where nothing is left that a partition could go on from,
-:class:`replicas.placement.deciders.replay.ReplayDecider` makes what lies before it begin anew.  The data path knows
-nothing of all this.  A wrong decision costs work, never a tuple: two replicas too many are two replicas (ids tell
-duplicates), and one that is missing is asked for again.
+A partition is *served* while a node that runs it answers and is not itself recovering.  Where a partition was not
+served for ``patience_us``, a standby is ordered to run it.  When all replicas that are meant to run it are STABLE
+again, the helpers stand by again, one after the other.  Where no state is left that a partition could start from,
+:class:`replicas.placement.deciders.replay.ReplayDecider` makes its upstream partitions replay.  The data path does not
+depend on these orders.  A wrong decision costs work, never a tuple: the ids of surplus replicas mark duplicates, and a
+missing replica is ordered again.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from spe.status import PartitionStatus
 from spe.stream.ids import PartitionId, ReplicaId
 from spe.stream.names import NodeId, NodeState
 
-#: An order that was not answered, or had no effect yet, is given again after this, or after two heartbeats if longer.
+#: An order without answer or effect is repeated after this, or after two heartbeats if longer.
 REPEAT_US: Final = 1_000_000
-#: How many times longer to wait for a node whose disk may hold a state before everything begins anew.
+#: How many times longer to wait for a node whose disk may hold a state before a replay.
 _FOR_A_STATE: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class LostPartition:
-    """A partition that nobody serves.
+    """A partition that no node serves.
 
     Attributes:
-      due_us: from when on a standby should run it, monotonic microseconds.
-      able: standbys that can be told to, in the order in which they would be; those that refused lately only where
-        there are no others.
-      recovering: nodes that run it, and may serve it soon.
-      lacking: nodes run it, and none of them has a state to go on from.
-      others: nodes that answer and have no role for it; none before it is clear that no node with one comes soon.
+      due_us: time at which a standby should run it, monotonic microseconds.
+      able: standbys that can be ordered to run it, in order; those that refused lately only where there are no
+        others.
+      recovering: nodes that run it and may serve it soon.
+      lacking: nodes run it, and none of them has a state to start from.
+      others: answering nodes without a role for it; empty while a node with a role may come soon.
     """
 
     due_us: int
@@ -48,14 +48,14 @@ class LostPartition:
 
 @dataclass(frozen=True, slots=True)
 class Goals:
-    """Standbys that are to run though nothing has failed, and places for lost partitions, as other deciders say.
+    """Goals of other deciders: standbys that run without a failure, and places for lost partitions.
 
     Attributes:
       chosen: standbys that are active replicas by plan (H7).
-      coming: standbys that run because the partition moves there.
-      restoring: partitions that begin there from a checkpoint of the node's own (M7).
-      leaving: the node that a move takes a partition from, and the one that takes its place.
-      held: lost partitions that run on the node that is named only; None: they wait (O1).
+      coming: standbys that run because a partition moves there.
+      restoring: partitions that start there from the node's own checkpoint (M7).
+      leaving: source and target of a move that removes the source.
+      held: lost partitions, each with the only node that may run it; None: it waits (O1).
     """
 
     chosen: Mapping[PartitionId, Collection[NodeId]] = field(default_factory=dict)
@@ -67,14 +67,14 @@ class Goals:
 
 @dataclass(slots=True)
 class _Progress:
-    """How far the decider is with a partition.
+    """Progress of the decider with a partition.
 
     Attributes:
       wanted: standbys that are active replicas by plan.
-      wanted_at: since when ``wanted`` is as it is.
-      mark: how far those that helped out were when all seemed well; None: not all is.
-      asked_at: when each order was given last.
-      refused_at: when a node said last that it does not follow one.
+      wanted_at: time of the last change of ``wanted``.
+      mark: frontier of the helpers when all replicas were STABLE; None: not all are.
+      asked_at: time at which each order was last given.
+      refused_at: time at which each node last refused an order.
     """
 
     wanted: set[NodeId] = field(default_factory=set)
@@ -85,11 +85,11 @@ class _Progress:
 
 
 class InstallDecider:
-    """See the module.
+    """Decides which standbys run.
 
     Args:
-      patience_us: how long a partition may be unserved before a standby runs it, where no node of it answers; where one
-        is recovering, or was never heard, ``view.recovery_us``: it may need nobody's help.
+      patience_us: how long a partition may be unserved before a standby runs it, where no node of it answers.  Where
+        one recovers, or was never heard, ``view.recovery_us`` counts: it may need no help.
     """
 
     def __init__(self, view: ClusterView, *, patience_us: int) -> None:
@@ -106,7 +106,7 @@ class InstallDecider:
     # --- news ---
 
     def refused(self, replica: ReplicaId, now: int) -> None:
-        """A node does not follow an order: another one is asked for a while."""
+        """Notes a refused order: other nodes are preferred for a while."""
         if replica.of in self._view.partitions:
             self._at(replica.of).refused_at[replica.node] = now
 
@@ -114,7 +114,7 @@ class InstallDecider:
         return self._progress.setdefault(id, _Progress())
 
     def aim(self, goals: Goals, now: int) -> None:
-        """From now on these standbys run by choice, and no others."""
+        """Sets the goals of the other deciders."""
         self._goals = goals
         self._progress = {id: progress for id, progress in self._progress.items() if id in self._view.partitions}
         for id in self._view.partitions:
@@ -128,7 +128,7 @@ class InstallDecider:
     # --- lost partitions ---
 
     def unserved(self, now: int) -> dict[PartitionId, LostPartition]:
-        """Partitions that nobody serves, of those that have standbys."""
+        """Returns the partitions with standbys that no node serves."""
         lost = {}
         for id, partition in self._view.partitions.items():
             if partition.unserved_since is not None:
@@ -145,9 +145,9 @@ class InstallDecider:
         return lost
 
     def _others(self, id: PartitionId, since: int, now: int) -> tuple[NodeId, ...]:
-        """Nodes without a role for a partition that could get one.
+        """Returns nodes without a role for a partition that could get one.
 
-        Where no standby answers they would have no checkpoint to begin with, so those are waited for.
+        Where no standby answers they would have no checkpoint to start from, so standbys are waited for.
         """
         standbys = self._view.directory.standbys[id].nodes
         patience_us = self._patience(id)
@@ -160,12 +160,12 @@ class InstallDecider:
         return tuple(n for n in without if not self._refused_lately(id, n, now))
 
     def helper(self, standby: ReplicaId, now: int) -> NodeState | None:
-        """State of a standby that is to run: RECOVERING also before it does; None: it does not come, as it seems."""
+        """Returns the state of a standby that is to run: RECOVERING also before it runs; None: it is given up."""
         node, progress, partition = standby.node, self._at(standby.of), self._view.partitions[standby.of]
         assert node in self._view.directory.standbys[standby.of].nodes, "H7: an active replica by choice is a standby"
         state = partition.running.get(node, NodeState.RECOVERING)
         if now - progress.asked_at.get(Decision("retire", standby), -self._repeat_us) < self._repeat_us:
-            state = NodeState.RECOVERING  # its last news may be old
+            state = NodeState.RECOVERING  # its last heartbeat may be older than the order
         if self._view.is_gone(node, now) or (
             state is NodeState.RECOVERING and now - progress.wanted_at >= self._recovery_us
         ):
@@ -173,9 +173,9 @@ class InstallDecider:
         return state
 
     def spared(self, standby: ReplicaId, now: int) -> bool:
-        """Does a partition do without what a node may run of it: somebody else serves it, and it does not run it?
+        """Can a partition do without a node: does another node serve it, and this one not run it?
 
-        A node that does not answer may run it: then somebody else must be STABLE, as before it would retire (H5).
+        A node that does not answer may run it: then another one must be STABLE, as before a retirement (H5).
         """
         node, running = standby.node, self._view.partitions[standby.of].running
         others = [state for other, state in running.items() if other != node]
@@ -184,7 +184,7 @@ class InstallDecider:
         return self._view.is_gone(node, now) and NodeState.STABLE in others
 
     def unable(self, standbys: Mapping[PartitionId, NodeId], now: int) -> frozenset[PartitionId]:
-        """Partitions whose standby here is dead."""
+        """Returns the partitions whose named standby is dead."""
         return frozenset(id for id, node in standbys.items() if self._view.is_gone(node, now))
 
     # --- orders ---
@@ -195,7 +195,7 @@ class InstallDecider:
         self._replay.look()
         for id in self._view.partitions:
             for decision in self._orders(id, now):
-                # What is upstream of several partitions begins anew once for all of them.
+                # A partition upstream of several ones replays once for all of them.
                 asked_at = self._replays_at if decision.verb == "replay" else self._at(id).asked_at
                 if decision.verb == "retire" and self._is_behind(decision.replica.node):
                     continue
@@ -205,18 +205,18 @@ class InstallDecider:
         return decisions
 
     def _is_behind(self, node: NodeId) -> bool:
-        """Does it go by an older directory?  Then it would not follow what the newer one allows."""
+        """Does a node follow an older directory?  Then it would refuse orders that the newer one allows."""
         version = self._view.directory.version
         return self._view.versions.get(node, version) < version
 
     def _orders(self, id: PartitionId, now: int) -> list[Decision]:
         partition, goals, standbys = self._view.partitions[id], self._goals, self._view.directory.standbys[id].nodes
         coming, wanted = set(goals.coming.get(id, ())), self._at(id).wanted
-        if None in goals.held.values():  # what nobody serves waits for room, and comes first; a move may make some
+        if None in goals.held.values():  # lost partitions wait for room and come first; a move may make room
             wanted = wanted & partition.running.keys()
         wanted = wanted | coming
         missing = [n for n in standbys if n in wanted and n in self._view.alive and n not in partition.running]
-        if missing and partition.unserved_since is None:  # otherwise two might begin, or one from less
+        if missing and partition.unserved_since is None:  # else two might start, or one from an older state
             restores = coming if id in goals.restoring else ()
             return [Decision("restore" if n in restores else "install", ReplicaId(*id, n)) for n in missing]
         if partition.unserved_since is not None:
@@ -224,12 +224,12 @@ class InstallDecider:
         return self._retire(id, wanted)
 
     def _retire(self, id: PartitionId, wanted: Collection[NodeId]) -> list[Decision]:
-        """Orders for a partition that somebody serves, and that other standbys may run than those that are wanted."""
+        """Returns orders for a served partition that unwanted standbys may run."""
         partition, progress, leaving = self._view.partitions[id], self._at(id), self._goals.leaving.get(id)
         standbys = self._view.directory.standbys[id].nodes
         meant = {*self._view.directory.placement[id], *wanted}
         helping = [n for n in standbys if n in partition.running and n not in meant]
-        # A helper that recovers serves nobody, and may never be STABLE: it is not waited for, and retires first.
+        # A recovering helper does not serve and may never be STABLE: it is not waited for, and retires first.
         recovering = [n for n in helping if partition.running[n] is NodeState.RECOVERING]
         replaying = bool(recovering) and self._is_waited_for(id)
         if replaying or any(partition.running.get(n) is not NodeState.STABLE for n in meant):
@@ -240,7 +240,7 @@ class InstallDecider:
             helping = [source]
             meant = {
                 n for n in {*meant, successor} if n in self._view.alive or n == successor
-            }  # for the dead it did not run before either
+            }  # dead nodes did not run it before either
             if not (replaying and partition.running[source] is NodeState.RECOVERING):
                 waited_for.discard(source)  # its failure may last
         helping = [n for n in helping if n not in recovering] + recovering
@@ -248,7 +248,7 @@ class InstallDecider:
         if not helping or not steady:
             progress.mark = None
             return []
-        # A replica that was frozen is STABLE when it goes on: it must be as far as those that helped out meanwhile.
+        # A replica that was frozen is still STABLE when it resumes: it must be as far as the helpers.
         if progress.mark is None:
             progress.mark = max(partition.frontier[n] for n in helping)
         if any(partition.frontier[n] < progress.mark for n in meant):
@@ -257,12 +257,12 @@ class InstallDecider:
         return [Decision("retire", ReplicaId(*id, helping[-1]))]
 
     def _is_waited_for(self, id: PartitionId) -> bool:
-        """Is there a partition behind it that nobody serves?  Whoever recovers may replay for that (H8)."""
+        """Is a downstream partition unserved?  A recovering replica may replay for it (H8)."""
         unserved = (after for after, partition in self._view.partitions.items() if partition.unserved_since is not None)
         return any(id in upstream_of(self._plan, after) for after in unserved)
 
     def _restore(self, id: PartitionId, since: int, now: int) -> list[Decision]:
-        """Orders for a partition that no node serves."""
+        """Returns orders for a partition that no node serves."""
         partition, progress, directory = self._view.partitions[id], self._at(id), self._view.directory
         standbys = directory.standbys[id].nodes
         if now - since < self._patience(id):
@@ -272,12 +272,12 @@ class InstallDecider:
             (progress.asked_at.get(installs[n], since) for n in standbys if n in partition.running), default=None
         )
         if asked is not None and now - asked < self._recovery_us:
-            return []  # one recovers already: a second one would be no faster
+            return []  # one recovers already: a second would be no faster
         able = self._able(id, now)
         chosen = self._goals.held.get(id, able[0] if able else None)
         if chosen in able:
             return [installs[chosen]]
-        # A node that is away may hold a state, and come back with it.
+        # A silent node may return with a state.
         silent = (n for n in directory.hosts(id) if n not in self._view.alive)
         away = any(directory.disk_us(ReplicaId(*id, n)) for n in silent)
         patience_us = self._recovery_us * (_FOR_A_STATE if away else 1)
@@ -285,13 +285,13 @@ class InstallDecider:
         return self._replay.replays(id, now) if lacking and all(lacking) else []
 
     def _patience(self, id: PartitionId) -> int:
-        """How long a partition may be unserved before a standby runs it."""
+        """Returns how long a partition may be unserved before a standby runs it."""
         partition = self._view.partitions[id]
         coming = any(n in partition.running or not self._view.was_heard(n) for n in self._view.directory.placement[id])
         return self._recovery_us if coming else self._patience_us
 
     def _able(self, id: PartitionId, now: int) -> list[NodeId]:
-        """Standbys that can be told to run it, the first one first."""
+        """Returns the standbys that can be ordered to run a partition, in order."""
         partition = self._view.partitions[id]
         able = [
             n for n in self._view.directory.standbys[id].nodes if n in self._view.alive and n not in partition.running
@@ -308,7 +308,7 @@ class InstallDecider:
     # --- for people ---
 
     def status(self) -> list[PartitionStatus]:
-        """Each partition that has standbys: who runs it, and who is meant to."""
+        """Returns the status of each partition with standbys: the nodes that run it and those that should."""
         return [
             PartitionStatus(
                 partition=str(id),

@@ -1,9 +1,9 @@
-"""Roles that a recovery gives to nodes for a while, where those with one have no room or are gone (rule O5).  Pure.
+"""Lends roles to nodes for a recovery, where nodes with a role have no room or are gone (rule O5).  Pure.
 
 A node that is to restore a partition without a role for it becomes its standby first, as the target of a move does
-(M2), and is told to run it when all producers know that.  When somebody else serves the partition, and the node has
-been told to stand by again, it loses the role.  One that does not answer may run it all the same, and may be the only
-one that lacks nothing: it loses the role when somebody else is STABLE.
+(M2), and is ordered to run it when all producers know that.  When another node serves the partition and this node
+stands by again, it loses the role.  A node that does not answer may still run the partition, and may be the only one
+with its state: it loses the role when another node is STABLE.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from spe.stream.names import NodeId
 
 @dataclass(frozen=True, slots=True)
 class Lent:
-    """A node becomes a standby of a partition for a while."""
+    """Makes a node a standby of a partition for a while."""
 
     partition: PartitionId
     node: NodeId
@@ -33,14 +33,14 @@ class Lent:
 
 
 class Lending:
-    """See the module.  The directory says which roles are lent, so that each coordinator knows."""
+    """Lends and takes back roles.  The directory records lent roles, so each coordinator knows them."""
 
     def __init__(self, view: ClusterView) -> None:
         self._view = view
 
     @property
     def lent(self) -> frozenset[ReplicaId]:
-        """Roles that are to be taken back."""
+        """Lent roles, which are to be taken back."""
         return self._view.directory.lent
 
     def step(
@@ -49,12 +49,12 @@ class Lending:
         spared: Callable[[ReplicaId], bool],
         moving: Collection[PartitionId],
     ) -> Lent | RoleChange | None:
-        """What to change next in the directory.
+        """Returns the next change of the directory; None: none is needed.
 
         Args:
-          wanted: where partitions are to be restored.
-          spared: does a partition do without what a node may run of it?
-          moving: partitions with a move that has not ended, which counts on the roles that it found.
+          wanted: nodes on which partitions are to be restored.
+          spared: can a partition do without a replica?
+          moving: partitions with a move that has not ended, which relies on their present roles.
         """
         for id, node in wanted.items():
             if node in self._view.directory.nodes and node not in self._view.directory.hosts(id):

@@ -15,23 +15,23 @@ from spe.stream.ids import PartitionId
 from spe.stream.names import NodeId
 from spe.stream.times import SECOND
 
-#: Shortest time after which a target that answers, and is not ready, has tried in vain: microseconds.
+#: Least time after which a target that answers but is not ready has failed, microseconds.
 IN_VAIN_US: Final = 300 * SECOND
 
 
 class MoveRefused(SpeError):
-    """An order to move that cannot be carried out; says why, and what would make it possible."""
+    """An order to move that cannot be carried out; the message has the reason and the remedy."""
 
 
 class MovePhase(enum.StrEnum):
-    """Of a move, in their order.
+    """Phases of a move, in order.
 
     WAIT: another move is under way, or not all replicas of the partition are STABLE.
     JOIN: the directory names the target as a standby; until all live producers of the partition know that.
     INSTALL: the target is to run the partition; until it is STABLE.
-    FOLLOW: until the target is as far as the old replica was then, and its disk has the state if it is to.  A standby
-    only holds two checkpoints.
-    LEAVE: the directory has the target in place of the old one, which retires.
+    FOLLOW: until the target is as far as the old replica was, and its disk has the state where that is required.  A
+    standby only has to hold two checkpoints.
+    LEAVE: the directory has the target in place of the source, which retires.
     """
 
     WAIT = "wait"
@@ -45,24 +45,24 @@ class MovePhase(enum.StrEnum):
 
 @dataclass(slots=True)
 class Move:
-    """One move, and how far it is.
+    """A move and its progress.
 
     Attributes:
-      number: of the order; they count up.
-      role: what the source is to the partition, and the target is to be: ACTIVE or STANDBY.
-      reason: who wanted it, for people.
+      number: number of the order; they count up.
+      role: role of the source, which the target takes: ACTIVE or STANDBY.
+      reason: reason of the order, for people.
       drain: the node that it helps to empty.
-      by_load: loads ask for it, and no person.
-      state_us: how long its state was expected to take, microseconds; None: nobody knew.
-      state_from: where that is from, as was expected to be soonest.
-      predicted_us: the same of the whole move.
-      began_us: when it entered each phase, wall time in microseconds, for people.
-      was_standby: the target stood by for the partition before, and not for a while; then the source does afterwards.
-      mark: how far the others were when the target was first STABLE; None: it has not been.
+      by_load: the balancer ordered it.
+      state_us: predicted time for its state, microseconds; None: unknown.
+      state_from: predicted source of the state.
+      predicted_us: predicted time for the whole move.
+      began_us: time at which it entered each phase, wall time in microseconds, for people.
+      was_standby: the target was a permanent standby before; then the source becomes one afterwards.
+      mark: frontier of the other replicas when the target was first STABLE; None: it was not yet.
       tries: how often the target fell silent.
-      interrupted: the coordinator was restarted while it was under way, so nobody knows what its phases took.
-      dropping: why what was done is taken back; None: it is not.
-      why: why it waits, or was dropped, for people.
+      interrupted: the coordinator restarted during the move, so the times of its phases are unknown.
+      dropping: reason why the move is undone; None: it is not.
+      why: reason why it waits, or was dropped, for people.
     """
 
     number: int
@@ -86,7 +86,7 @@ class Move:
     why: str = ""
 
     def kept(self) -> tuple[MovePhase, bool, int | None, int, str | None]:
-        """What a coordinator must know to go on with it."""
+        """Progress that a new coordinator needs to continue the move."""
         return self.phase, self.was_standby, self.mark, self.tries, self.dropping
 
     def status(self) -> MoveStatus:
@@ -106,7 +106,7 @@ class Move:
 
     @property
     def took_us(self) -> int:
-        """From its first phase on."""
+        """Time since its first phase."""
         assert self.began_us, "M8: a move that began knows when"
         return max(self.began_us.values()) - min(self.began_us.values())
 
@@ -120,10 +120,10 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class RoleChange:
-    """Nodes get other roles for a partition; None: none any more.
+    """Changes the roles of nodes for a partition; None removes a role.
 
     Attributes:
-      lent: for a while, as a recovery lends them.
+      lent: the roles are lent for a recovery.
     """
 
     partition: PartitionId
@@ -145,6 +145,6 @@ class RoleChange:
 
 
 def some(names: Iterable[str]) -> str:
-    """A few of many names."""
+    """Lists the first names."""
     all_names = list(names)
     return ", ".join(all_names[:5]) + (f" and {len(all_names) - 5} more" if len(all_names) > 5 else "")

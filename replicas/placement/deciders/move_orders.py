@@ -1,4 +1,4 @@
-"""Orders to move: which can be carried out, which are under way, and how long they take (rules M1, M5, M8).  Pure."""
+"""Orders to move: whether they can be carried out, their progress and their times (rules M1, M5, M8).  Pure."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from spe.stream.ids import PartitionId
 from spe.stream.names import NodeId
 from spe.stream.times import SECOND
 
-#: Moves that have ended and are kept for people, the newest.
+#: Number of the newest ended moves that are kept for people.
 KEPT: Final = 1_000
-#: Moves from which is learned how long one takes, the newest.
+#: Number of the newest moves that predictions are learned from.
 LEARNED: Final = 15
-#: Heartbeats that a move takes beside its state, as long as there was none.
+#: Heartbeats that a move takes apart from its state, before any was measured.
 _BEATS: Final = 15
-#: Why a node, which it names, cannot have a role for a partition, as its room or its X is not enough; None: it can.
+#: Returns why a node, which it names, has too little room or X for a role for a partition; None: it has enough.
 Refusal = Callable[[PartitionId, NodeId, Role], str | None]
 
 
 def _anything(partition: PartitionId, node: NodeId, role: Role) -> None:
-    """Every node can have every role."""
+    """Allows every role on every node."""
 
 
 class MoveOrders:
     """The moves that were ordered.
 
     Args:
-      known: moves of the coordinator before this one.
+      known: moves of the previous coordinator.
     """
 
     def __init__(self, view: ClusterView, refusal: Refusal = _anything, known: Iterable[Move] = ()) -> None:
@@ -43,10 +43,10 @@ class MoveOrders:
         self._moves = {move.number: move for move in known}
         for move in self._moves.values():
             move.interrupted |= not move.over and bool(move.began_us)
-        #: Orders that are not on disk yet: nothing is done of them.
+        #: Orders that are not on disk yet, and wait for that.
         self._unstored: set[int] = set()
 
-    # --- what is ordered ---
+    # --- orders ---
 
     def ask(
         self,
@@ -62,9 +62,9 @@ class MoveOrders:
         """Takes an order.
 
         Args:
-          predicted: how its state comes soonest; None: nobody knows.
+          predicted: fastest way to move its state; None: unknown.
           drain: the node that it helps to empty.
-          by_load: loads ask for it, and no person.
+          by_load: the balancer orders it.
 
         Raises:
           MoveRefused: it cannot be carried out.
@@ -92,7 +92,7 @@ class MoveOrders:
         drain: NodeId | None = None,
         by_load: bool = False,
     ) -> list[Move]:
-        """Takes orders, each with how its state comes soonest: all of them, or none.
+        """Takes all of these orders, each with the predicted way of its state, or none.
 
         Raises:
           MoveRefused: one cannot be carried out.
@@ -107,29 +107,28 @@ class MoveOrders:
         return taken
 
     def stored(self, moves: Iterable[Move]) -> None:
-        """Orders are on disk: they count from now on (M1)."""
+        """Notes that orders are on disk, so they count (M1)."""
         numbers = {move.number for move in moves}
         assert numbers <= self._moves.keys(), "M1: only what was ordered is stored"
         self._unstored -= numbers
 
     def forget(self, moves: Iterable[Move]) -> None:
-        """Takes back orders of which nothing is done yet."""
+        """Removes orders that were not begun."""
         for move in moves:
             assert move.phase is MovePhase.WAIT, "M1: what has begun is cancelled, not forgotten"
             self._unstored.discard(move.number)
             del self._moves[move.number]
 
     def expected_us(self, state_us: int, source: StateSource = StateSource.PARTNER) -> int:
-        """How long a whole move takes, as the latest ones did (M8).
+        """Predicts the time of a whole move from the latest moves (M8).
 
-        What they took is a line over what their states were expected to take: its slope is how much longer states took
-        than expected, its offset what a move takes beside that, at first what its phases must take.  The slope counts
-        where states differed so much that it is no chance, against the one of this move; else states take what is
-        expected.
+        Their times are fitted by a line over the predicted times of their states: its slope is the error of these
+        predictions, its offset the time of a move apart from its state, at first the least time of its phases.  The
+        slope counts only if predictions differed enough from that of this move; else it is 1.
 
         Args:
-          state_us: how long the state is expected to take.
-          source: where it is from.
+          state_us: predicted time for the state.
+          source: source of the state.
         """
         assert state_us >= 0, "M8: a state takes time"
         ended = [m for m in self._moves.values() if m.phase is MovePhase.DONE and not m.interrupted]
@@ -146,7 +145,7 @@ class MoveOrders:
         return max(0, round(offset)) + round(slope * state_us)
 
     def _refusal(self, partition: PartitionId, source: NodeId, target: NodeId) -> str | None:
-        """Why an order cannot be carried out; None: it can."""
+        """Returns why an order cannot be carried out; None: it can."""
         directory = self._view.directory
         if partition not in directory.roles:
             return f"there is no such partition; there are {some(map(str, directory.roles))}"
@@ -160,7 +159,7 @@ class MoveOrders:
         )
 
     def refusal_now(self, partition: PartitionId, source: NodeId, target: NodeId) -> str | None:
-        """The same of what may change until the move begins."""
+        """Returns obstacles that may go before the move begins; None: there are none."""
         roles = self._view.directory.roles[partition]
         if roles.get(source) not in (Role.ACTIVE, Role.STANDBY):
             return f"{source} has nothing to do with it; {some(roles)} have"
@@ -170,27 +169,27 @@ class MoveOrders:
             return f"{target} does not answer; start it first"
         return None
 
-    # --- what there is ---
+    # --- moves ---
 
     def get(self, number: int) -> Move | None:
         return self._moves.get(number)
 
     def may_begin(self) -> list[Move]:
-        """Those that are on disk and have not ended, in the order in which they are carried out."""
+        """Returns moves that are on disk and have not ended, in the order in which they are carried out."""
         return [move for move in self.open() if move.number not in self._unstored]
 
     def open(self) -> list[Move]:
-        """Those that have not ended, in the order in which they are carried out."""
+        """Returns moves that have not ended, in the order in which they are carried out."""
         return [move for move in self._moves.values() if not move.over]
 
     def all(self) -> list[Move]:
         return list(self._moves.values())
 
     def reason(self, partition: PartitionId) -> str:
-        """Who wants a partition to have other roles: its move that has not ended."""
+        """Describes the open move of a partition, as the reason of a change of roles."""
         return ", ".join(f"{move}, {move.reason}" for move in self.open() if move.partition == partition)
 
     def newest(self, over: int) -> list[Move]:
-        """All that have not ended, and so many that have."""
+        """Returns all open moves, and ``over`` ended ones."""
         ended = [move.number for move in self._moves.values() if move.over]
         return [move for move in self._moves.values() if not move.over or move.number in ended[-over:]]

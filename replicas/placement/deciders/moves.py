@@ -1,10 +1,10 @@
-"""How a partition moves from one node to another while it runs (rules M1-M6).  Pure: news comes in, changes go out.
+"""Moves a running partition from one node to another (rules M1-M6).  Pure: reads the view, returns changes.
 
-The target is made a standby, installed, and followed until it is as far as the old replica; only then does the old one
-retire.  Both run meanwhile, so no result waits, and ids remove what comes twice.  A move changes the directory, and
-says which standbys are to run; the orders that follow are those that a failure would need, and
-:class:`replicas.placement.deciders.install.InstallDecider` gives and repeats them.  So whoever dies, all is as after a
-failure without a move, and the next step follows from what heartbeats tell.
+The target is made a standby, installed, and followed until it is as far as the old replica; only then the old replica
+retires.  Both run until then, so no result waits, and ids remove duplicates.  A move changes the directory and names
+the standbys that are to run; :class:`replicas.placement.deciders.install.InstallDecider` gives the same orders as after
+a failure, and repeats them.  So a crash during a move is handled like one without a move, and the next step follows
+from heartbeats.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from spe.plan.directory import Role
 from spe.stream.ids import PartitionId, ReplicaId
 from spe.stream.names import NodeId, NodeState
 
-#: How often a target that falls silent is waited for before its move is dropped.
+#: How often a silent target is waited for before its move is dropped.
 TRIES: Final = 3
 _IN_VAIN: Final = "after ten times as long as that should take"
-#: Checkpoints that a standby holds before another one may leave in its favour (H2: it acknowledges the older of two).
+#: Checkpoints that a standby holds before it replaces another one (H2: it acknowledges the older of two).
 _HELD: Final = 2
-#: Phases in which the target runs the partition, or is to.
+#: Phases in which the target runs the partition or starts it.
 _RUNS: Final = frozenset({MovePhase.INSTALL, MovePhase.FOLLOW, MovePhase.LEAVE})
 
 
@@ -34,8 +34,8 @@ class Moves:
     """Carries out the moves that were ordered, one at a time.
 
     Args:
-      pause_us: a heartbeat; so long a target is seen as far as the old one before that retires.
-      patience_us: how long a target may be silent before that counts as a failure.
+      pause_us: a heartbeat; the target is as far as the source for so long before the source retires.
+      patience_us: how long a target may be silent before it counts as failed.
     """
 
     def __init__(self, view: ClusterView, orders: MoveOrders, *, pause_us: int, patience_us: int) -> None:
@@ -43,13 +43,13 @@ class Moves:
         self.orders = orders
         self._pause_us = pause_us
         self._patience_us = patience_us
-        #: When the move under way entered its phase, and since when its target is silent; monotonic.
+        #: Monotonic time at which the present move entered its phase, and since when its target is silent.
         self._since: int | None = None
         self._silent_since: int | None = None
-        #: In LEAVE: since when its source is STABLE, and another replica is not, so that nobody is told to retire.
+        #: In LEAVE: since when its source is STABLE and another replica is not, so that none may retire.
         self._unready_since: int | None = None
         self._stepped_at = 0
-        #: The move under way, and when it began; monotonic.
+        #: The present move and the monotonic time of its beginning.
         self._begun: tuple[int, int] | None = None
         self._chosen: Mapping[PartitionId, Collection[NodeId]] = {}
 
@@ -59,7 +59,7 @@ class Moves:
         """Ends a move at its next step.
 
         Raises:
-          MoveRefused: there is no such move, or it is over, or too far.
+          MoveRefused: there is no such move, it is over, or it has gone too far.
         """
         self.look()
         move = self.orders.get(number)
@@ -71,14 +71,14 @@ class Moves:
         return move
 
     def wanted(self) -> Mapping[PartitionId, frozenset[NodeId]]:
-        """Standbys that are to run, because a partition moves there.
+        """Standbys that are to run because a partition moves there.
 
-        Where a standby moves that runs in the place of others, its successor is to do so before it leaves.
+        If a standby moves that runs in place of others, its successor runs before it leaves.
         """
         standbys = {}
         for move in self.orders.open():
             if move.phase is MovePhase.LEAVE and move.dropping is not None:
-                runs = move.source  # its target may become ready just now
+                runs = move.source  # its target may just become ready
             elif move.phase in _RUNS if move.role is Role.ACTIVE else self._stands_in(move):
                 runs = move.target
             else:
@@ -88,14 +88,14 @@ class Moves:
         return standbys
 
     def leaving(self) -> Mapping[PartitionId, tuple[NodeId, NodeId]]:
-        """Who is to retire because its partition moves, and who takes its place."""
+        """Nodes that retire because their partition moves, each with its successor."""
         return {m.partition: (m.source, m.target) for m in self.orders.open() if m.phase is MovePhase.LEAVE}
 
     def _stands_in(self, move: Move) -> bool:
         return move.phase is MovePhase.LEAVE and move.source in self._states(move)
 
     def restoring(self) -> set[PartitionId]:
-        """Those of them that begin from a checkpoint of the target's own (M7); until that fails."""
+        """Partitions that start from the target's own checkpoint (M7), until that fails."""
         return {
             move.partition
             for move in self.orders.open()
@@ -103,7 +103,7 @@ class Moves:
         }
 
     def passing(self) -> set[ReplicaId]:
-        """Standbys that are so only until a move ends: the target of one, and a source that is to leave."""
+        """Temporary standbys of a move: its target, and a source that is to leave."""
         standbys = set()
         for move in self.orders.open():
             if move.phase is MovePhase.WAIT or move.was_standby:
@@ -115,21 +115,21 @@ class Moves:
         return standbys
 
     def look(self) -> None:
-        """Notes which replicas are STABLE; call it before orders are given, which may rest on it."""
+        """Notes which replicas are STABLE; call it before orders are given, which may depend on it."""
         if self._unready_since is not None and not all(map(self._is_unready, self.orders.open())):
             self._unready_since = None
 
     def step(
         self, now: int, wall_us: int, chosen: Mapping[PartitionId, Collection[NodeId]] = MappingProxyType({})
     ) -> RoleChange | None:
-        """What to change now; call it at every heartbeat.
+        """Returns the change of roles to make now; call it at every heartbeat.
 
-        The moves are stored with the change.  A change that could not be published comes again.
+        The moves are stored with the change.  A change that could not be published is returned again.
 
         Args:
           now: monotonic microseconds.
           wall_us: wall time, for people.
-          chosen: standbys that run by choice (H7): they do not stand by again.
+          chosen: standbys that run by plan (H7): they do not stand by again.
         """
         self._stepped_at, self._chosen = now, chosen
         under_way = [move for move in self.orders.open() if move.phase is not MovePhase.WAIT]
@@ -176,7 +176,7 @@ class Moves:
         if unsteady or not states:
             move.why = f"{some(unsteady) or 'a replica'} must be STABLE first"
             return None
-        # X may have changed since it was ordered; whether it has room was asked then.
+        # X may have changed since the order; room was checked then.
         if why := self.orders.why_not(move.partition, move.target, Role.STANDBY):
             return self._drop(move, why)
         move.was_standby = self._role(move, move.target) is Role.STANDBY and not self._is_lent(move, move.target)
@@ -230,12 +230,12 @@ class Moves:
         return None
 
     def _hold(self, move: Move, now: int) -> RoleChange | None:
-        """A standby is moved: the target holds what the source held."""
+        """Moves a standby: waits until the target holds its checkpoints."""
         if move.target not in self._view.alive:
             return self._miss(move, now)
         self._silent_since = None
         held, states = self._view.checkpoints(move.partition, move.target) or 0, self._states(move)
-        if move.target in states:  # in somebody's place, perhaps for long: then it gets no checkpoints
+        if move.target in states:  # it runs, perhaps for long, and gets no checkpoints
             if states[move.target] is not NodeState.STABLE:
                 move.why = f"{move.target} must be STABLE first"
                 return None
@@ -263,7 +263,7 @@ class Moves:
             if move.target not in self._view.alive:
                 return self._miss(move, now)
             self._silent_since = None
-            move.why = f"{move.source} retires when {move.target} is STABLE"  # the coordination sees to that
+            move.why = f"{move.source} retires when {move.target} is STABLE"  # the install decider orders that
             return None
         if not move.was_standby and self._role(move, move.source) is not None:
             change = self._without(move, move.source)
@@ -273,18 +273,18 @@ class Moves:
         return None
 
     def _in_vain(self, move: Move, now: int) -> bool:
-        """Has the target, which answers, had ten times as long as it should take?  All other moves wait for it."""
+        """Has an answering target taken ten times the predicted time?  All other moves wait for it."""
         assert self._begun is not None, "M1: it has begun"
         return now - self._begun[1] >= _in_vain_us(move)
 
     def _is_unready(self, move: Move) -> bool:
-        """Could it be taken back though its source is to leave?"""
+        """Could the move be undone though its source is to leave?"""
         return move.phase is not MovePhase.LEAVE or (
             self._states(move).get(move.source) is NodeState.STABLE and bool(self._unsteady(move))
         )
 
     def _unsteady(self, move: Move) -> list[NodeId]:
-        """For whom its source waits before it retires."""
+        """Returns the replicas that the source waits for before it retires."""
         states = self._states(move)
         return sorted(n for n in {*states, move.target} if states.get(n) is not NodeState.STABLE)
 
@@ -293,7 +293,7 @@ class Moves:
         return 0 if self._unready_since is None else self._stepped_at - self._unready_since
 
     def _miss(self, move: Move, now: int, *, tries: int = TRIES) -> RoleChange | None:
-        """The target does not answer: it is waited for, ``tries`` times at most."""
+        """Handles a silent target: waits for it, ``tries`` times at most."""
         if self._silent_since is None:
             self._silent_since = now
             move.tries += 1
@@ -303,7 +303,7 @@ class Moves:
         return None
 
     def _drop(self, move: Move, why: str) -> RoleChange | None:
-        """Takes back what was done: the target is what it was before."""
+        """Undoes the move: the target gets its former role."""
         assert why, "M6: a move is dropped for a reason"
         move.dropping = why
         if self._role(move, move.target) is Role.ACTIVE and self._role(move, move.source) is Role.STANDBY:
@@ -316,9 +316,9 @@ class Moves:
         return None
 
     def _without(self, move: Move, node: NodeId) -> RoleChange:
-        """Takes the role of a node, and with it the replica that it may run.
+        """Removes the role of a node, and its replica if it runs one.
 
-        Nobody else may be STABLE: then it stands by for a while, until it retires (H5) or somebody is (O5).
+        If no other replica is STABLE, the node gets a lent role until it retires (H5) or another is STABLE (O5).
         """
         assert self._role(move, node) is not None, "M6: only a role that there is can be taken"
         states = self._states(move)
@@ -340,5 +340,5 @@ class Moves:
 
 
 def _in_vain_us(move: Move) -> int:
-    """After this its target, which answers, has tried in vain."""
+    """Returns the time after which an answering target has failed."""
     return max(IN_VAIN_US, 10 * (move.predicted_us or 0))
