@@ -1,4 +1,4 @@
-"""Rows that an SUnion holds: as they arrived, with what is needed to place them without looking inside."""
+"""Chunks of rows that an SUnion holds, with the data to place them without reading rows."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import numpy as np
 
 from spe.stream.batch import Int64Array, Rows, concat_rows
 
-#: Chunks with fewer rows are small: what Python and NumPy take for each would be as much as its rows or more.
+#: Chunks with fewer rows are small: the overhead of Python and NumPy is as large as their rows, or larger.
 _SMALL_ROWS: Final = 1024
-#: So many small ones are put together.  Where slices are released in time there are never so many.
+#: This many small chunks are joined.  Where slices are released in time there are never so many.
 _SMALL_CHUNKS: Final = 64
 
 
 class Chunk:
-    """Rows as they arrived, with what is needed to place them without looking inside.
+    """Rows as they arrived, with the data to place them without reading rows.
 
     ``floor`` is the input's stable frontier on arrival: no later chunk holds a smaller time, so a scan over chunks
     can stop at the first whose floor is past its end.  ``first_id`` is no larger than any row's id; ``ids`` are in the
-    order of the rows, None where they count up from ``first_id``.  ``nbytes`` is what they are counted as.
+    order of the rows, None where they count up from ``first_id``.  ``nbytes`` is the size that they are counted as.
     """
 
     __slots__ = ("first_id", "floor", "ids", "max", "min", "nbytes", "rows", "sorted")
@@ -36,7 +36,7 @@ class Chunk:
 
     @classmethod
     def merged(cls, chunks: Sequence[Chunk]) -> Chunk:
-        """Chunks that follow each other as one, in order of (time, id)."""
+        """Joins consecutive chunks into one, in order of (time, id)."""
         rows, nbytes = concat_rows([c.rows for c in chunks]), sum([c.nbytes for c in chunks])
         if len(chunks) > 1 and all(_continues(a, b) for a, b in pairwise(chunks)):
             return cls(rows, chunks[0].first_id, None, chunks[0].floor, nbytes)
@@ -53,7 +53,7 @@ class Chunk:
         return np.arange(self.first_id, self.first_id + len(self.rows), dtype=np.int64)
 
     def select(self, low: int, high: int) -> Rows | None:
-        """Rows with low ≤ time < high."""
+        """Returns rows with low ≤ time < high."""
         if self.min >= low and self.max < high:
             return self.rows
         if self.min >= high:
@@ -66,7 +66,7 @@ class Chunk:
         return self.rows.select(mask) if mask.any() else None
 
     def ids_in(self, low: int, high: int, rows: Int64Array) -> Int64Array:
-        """The ids of rows, given by number among those that :meth:`select` gives."""
+        """Returns the ids of rows, numbered as in the result of :meth:`select`."""
         time = self.rows.time
         if self.sorted:
             rows = rows + int(time.searchsorted(low))
@@ -75,7 +75,7 @@ class Chunk:
         return self.first_id + rows if self.ids is None else self.ids[rows]
 
     def from_time(self, low: int) -> Chunk | None:
-        """What has time ≥ low, or None.  What is cut once is in order of time from then on: the next cut is a view."""
+        """Returns the rows with time ≥ low, or None.  They are sorted by time, so the next cut is a view."""
         if self.min >= low:
             return self
         if self.max < low:
@@ -95,11 +95,11 @@ class Chunk:
         return Chunk(rows, int(ids.min()), ids, self.floor, self._share_of(rows))
 
     def _share_of(self, rows: Rows) -> int:
-        """What a part of our rows is counted as."""
+        """Returns the bytes that a part of the rows is counted as."""
         return self.nbytes * len(rows.time) // len(self.rows.time)
 
     def times(self, low: int, high: int) -> Int64Array:
-        """Of the rows with low ≤ time < high, in any order."""
+        """Returns the times of rows with low ≤ time < high, in any order."""
         time = self.rows.time
         if self.min >= low and self.max < high:
             return time
@@ -108,7 +108,7 @@ class Chunk:
         return time[(time >= low) & (time < high)]
 
     def smallest_id(self, low: int) -> int | None:
-        """Smallest id among the rows with time ≥ low."""
+        """Returns the smallest id among the rows with time ≥ low."""
         if self.max < low:
             return None
         if self.ids is None:
@@ -117,16 +117,16 @@ class Chunk:
 
 
 def _continues(chunk: Chunk, following: Chunk) -> bool:
-    """Both are in order of time, and of ids that count up, also from one to the other."""
+    """Are both sorted by time and by consecutive ids, also from one chunk to the other?"""
     plain = chunk.ids is None and following.ids is None and chunk.sorted and following.sorted
     return plain and chunk.max <= following.min and chunk.first_id + len(chunk) == following.first_id
 
 
 def put_together(chunks: list[Any]) -> None:
-    """Joins the small chunks at the end of a list, now and then, if they are many; call it after each that comes.
+    """Joins the small chunks at the end of a list once they are many; call it after each new chunk.
 
-    A chunk of a few rows takes about 2 KB, whatever is counted for it: a long failure, on streams with a few tuples a
-    second, must not take fifty times the memory that limits speak of.
+    A chunk of a few rows takes about 2 KB, more than it is counted as: a long failure, on streams with a few tuples a
+    second, must not take fifty times the limits.
     """
     start = len(chunks)
     if start % _SMALL_CHUNKS:

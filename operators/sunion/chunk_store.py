@@ -15,15 +15,15 @@ from spe.stream.times import BEFORE_TIME
 
 
 class ChunkStore:
-    """Gives slices of what the inputs hold, and forgets it.
+    """Makes slices of the chunks that inputs hold, spills and forgets them.
 
     Args:
       streams: how many input streams; inputs of the same stream make one sequence.
       redo_bytes: cap on stable tuples in memory; from a quarter of it on they are spilled.
 
     Attributes:
-      stable_bytes: of stable tuples held (for redo, or because an input lags).
-      spilled: something of what the inputs hold may be on disk.
+      stable_bytes: bytes of stable tuples held (for redo, or because an input lags).
+      spilled: chunks may be on disk.
     """
 
     def __init__(self, inputs: Sequence[SUnionInput], streams: int, bucket_us: int, redo_bytes: int) -> None:
@@ -33,24 +33,24 @@ class ChunkStore:
         self.redo_bytes = redo_bytes
         self.stable_bytes = 0
         self.spilled = False
-        #: What lies before is being loaded, piece by piece, and must not be spilled again meanwhile.
+        #: Chunks before this time are being loaded piece by piece, and must not be spilled again.
         self._wanted = BEFORE_TIME
 
     def validate_rows(self, low: int) -> None:
-        """Asserts what holds of all chunks; ``low``: what lies before was released for good."""
+        """Asserts invariants of all chunks; ``low``: all before it was released for good."""
         chunks = [chunk for port in self._inputs for chunk in port.stable]
         assert self.stable_bytes == sum(c.nbytes for c in chunks), "B6: stable tuples are counted"
         assert all(c.min >= low for c in chunks), "R6: what was released for good is forgotten"
 
     def fits(self, low: int, end: int, max_rows: int) -> bool:
-        """Does one slice of at most ``max_rows`` rows per input hold all that is stable of [low, end)?"""
+        """Can one slice of at most ``max_rows`` rows per input hold all stable rows of [low, end)?"""
         if self.spilled:
             return False
         held = [(port.stable,) for port in self._inputs]
         return slice_end(held, low, end, max_rows=max_rows, bucket_us=self._bucket_us) >= end
 
     def spill(self, released: int) -> None:
-        """Puts the oldest tuples from before ``released`` on disk while they take too much memory (B6)."""
+        """Spills the oldest tuples from before ``released`` while they take too much memory (B6)."""
         for port in self._inputs:
             while port.spill is not None and self.stable_bytes * 4 > self.redo_bytes:
                 size = piece_bytes(self.redo_bytes)
@@ -61,11 +61,11 @@ class ChunkStore:
                 self.spilled = True
 
     def end_load(self) -> None:
-        """Nobody waits for a piece any more."""
+        """Ends the protection of loaded pieces: the release that needed them is over."""
         self._wanted = BEFORE_TIME
 
     def bounded(self, low: int, end: int, max_rows: int, *, tentative: bool = False) -> int:
-        """``end``, or an earlier time so that a slice holds at most ``max_rows`` rows per input (B8)."""
+        """Returns ``end``, or an earlier time so that a slice holds at most ``max_rows`` rows per input (B8)."""
         held = self.stable_bytes + (sum(i.tentative_bytes for i in self._inputs) if tentative else 0)
         if held <= 8 * max_rows and not self.spilled:  # a row has a time, so it has eight bytes at least
             return end
@@ -80,7 +80,7 @@ class ChunkStore:
         return cut
 
     def gather(self, low: int, end: int, kind: Kind) -> Slice:
-        """What is here of [low, end), per stream in (input, id) order; nothing is forgotten."""
+        """Returns the rows of [low, end), per stream in (input, id) order, and keeps them."""
         made = self._nothing(low, end, kind)
         tentative = kind is Kind.TENTATIVE
         for at, port in enumerate(self._inputs):
@@ -119,7 +119,7 @@ class ChunkStore:
         return made
 
     def _taken(self, port: SUnionInput, end: int) -> list[Chunk]:
-        """Removes from an input what has time < end; returns the chunks that had it."""
+        """Removes the rows with time < end from an input; returns the chunks that had them."""
         chunks, taken = port.stable, list[Chunk]()
         left: list[Chunk | SpilledChunk] = []
         count = 0
@@ -158,12 +158,12 @@ class ChunkStore:
             port.stable[:count] = left
 
     def load_divided(self, low: int) -> None:
-        """Brings back the pieces that ``low`` divides."""
+        """Loads the pieces that ``low`` divides."""
         if self.spilled:
             self._load(low, divided=True)
 
     def _load(self, end: int, *, divided: bool = False) -> None:
-        """Brings back what is spilled of the time before ``end``; ``divided``: and reaches beyond it."""
+        """Loads the spilled pieces that begin before ``end``; ``divided``: only those that reach beyond it."""
         self._wanted = end
         for port in self._inputs:
             for at, chunk in enumerate(port.stable):

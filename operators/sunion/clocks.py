@@ -1,4 +1,4 @@
-"""How long each bucket has waited (rule B3).  Pure."""
+"""Clocks of buckets: how long each has waited (rule B3).  Pure."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from spe.stream.times import BEFORE_TIME, END_OF_TIME, floor_to, saturating_add
 
 
 class BucketClocks:
-    """The clock of a bucket starts with the first arrival at or past its start, on any input.
+    """Clocks of buckets; each starts with the first arrival at or past the bucket's start, on any input.
 
     Args:
       bucket_us: width d of a bucket, microseconds of tuple time.
       old_us: as below.
 
     Attributes:
-      old_us: no age is ever compared with more than this, so buckets that are older share one clock: a failure may last
-        for as long as it likes.  If it grows, those that share one go with the oldest of them.
-      reached: end of the last bucket that has a clock; only what lies at or past it starts one.
+      old_us: ages are never compared with more than this, so older buckets share one clock, however long a failure
+        lasts.  If it grows, buckets that share a clock have the age of the oldest.
+      reached: end of the last bucket with a clock; only arrivals at or past it start one.
     """
 
     __slots__ = ("_bucket_us", "_buckets", "_starts", "old_us", "reached")
@@ -26,8 +26,8 @@ class BucketClocks:
     def __init__(self, bucket_us: int, old_us: int) -> None:
         self._bucket_us = bucket_us
         self.old_us = old_us
-        # One entry per advance: bucket starts ascending, and when that far had been reached.  The first may stand for
-        # many old ones.
+        # One entry per advance: bucket starts, ascending, and the time when each was reached.  The first may stand for
+        # many old buckets.
         self._buckets: list[int] = []
         self._starts: list[int] = []
         self.reached = BEFORE_TIME
@@ -36,9 +36,9 @@ class BucketClocks:
         return len(self._starts)
 
     def arrived(self, value: int, now: int) -> None:
-        """A tuple of time ``value``, or a boundary of that time."""
+        """Notes a tuple or boundary of time ``value``."""
         if value < self.reached or value >= END_OF_TIME:
-            return  # an input that has ended says nothing about when later buckets of the others are to be expected
+            return  # an ended input does not tell when later buckets of other inputs are to be expected
         bucket = floor_to(value, self._bucket_us)
         self.reached = bucket + self._bucket_us
         starts = self._starts
@@ -50,21 +50,21 @@ class BucketClocks:
         starts.append(now)
 
     def start(self, bucket: int) -> int | None:
-        """When the clock of the bucket that starts at ``bucket`` began, or None."""
+        """Returns when the clock of the bucket that starts at ``bucket`` began, or None."""
         at = bisect_left(self._buckets, bucket)
         return self._starts[at] if at < len(self._starts) else None
 
     def waited(self, now: int) -> int:
-        """Age of the oldest running clock; 0 when none runs."""
+        """Returns the age of the oldest running clock; 0 when none runs."""
         return now - self._starts[0] if self._starts else 0
 
     def shift(self, gap_us: int, now: int) -> None:
-        """We were not running for the last ``gap_us``: what lies in the sockets is not late (T1)."""
+        """Discounts ``gap_us`` during which this process was frozen: data in its sockets are not late (T1)."""
         assert gap_us >= 0, "T1: a standstill has a length"
         self._starts = [min(start + gap_us, now) for start in self._starts]
 
     def forget(self, low: int) -> None:
-        """Buckets before the one that ``low`` lies in wait no longer; the rest of a bucket is as old as the bucket."""
+        """Ends the clocks of buckets before that of ``low``; the rest of a bucket keeps the bucket's age."""
         if self._buckets and self._buckets[0] < (low := floor_to(low, self._bucket_us)):
             at = bisect_left(self._buckets, low)
             del self._buckets[:at]
@@ -77,7 +77,7 @@ class BucketClocks:
         assert not self._buckets or self._buckets[-1] < self.reached, "B3: what was reached has a clock"
 
     def end_by_age(self, age_us: int, now: int) -> int:
-        """End of the last bucket that is at least ``age_us`` old."""
+        """Returns the end of the last bucket that is at least ``age_us`` old."""
         starts = self._starts
         at = len(starts)
         while at and starts[at - 1] > now - age_us:
@@ -86,62 +86,62 @@ class BucketClocks:
 
 
 class ArrivalClocks:
-    """The clocks of the buckets that rows and boundaries have reached.
+    """Clocks of the buckets that rows and boundaries have reached.
 
-    Rows are *ahead* that are further beyond their input's boundary than usual.  An operator that ends releases its last
-    windows, however far they reach: that says nothing about when the other inputs are to be expected there.
+    Rows further beyond their input's boundary than usual are *ahead*.  An operator that ends releases its last windows,
+    however far they reach: that does not tell when the other inputs are to be expected there.
 
     Args:
-      ahead_us: rows are ahead that are further beyond their input's boundary than this, microseconds of tuple time.
+      ahead_us: rows further beyond their input's boundary than this are ahead, microseconds of tuple time.
 
     Attributes:
-      near: how long buckets have waited.
-      ahead: how long those have waited in which only rows are that are ahead.
+      near: clocks of buckets with rows that are not ahead.
+      ahead: clocks of buckets with only rows that are ahead.
     """
 
     def __init__(self, bucket_us: int, old_us: int, ahead_us: int) -> None:
         self._bucket_us = bucket_us
         self._ahead_us = ahead_us
         self.near, self.ahead = BucketClocks(bucket_us, old_us), BucketClocks(bucket_us, old_us)
-        #: Since when no input is fresh that is not as far as the rows that are ahead; None: one is, or none is ahead.
+        #: Since when no fresh input lags the rows that are ahead; None: one does, or no rows are ahead.
         self._alone_since: int | None = None
 
     def rows_came(self, latest: int, known: int, now: int) -> None:
-        """Rows up to time ``latest`` came, on an input that is known to be as far as ``known``."""
+        """Notes rows up to time ``latest`` on an input whose progress is known up to ``known``."""
         near = latest if known == BEFORE_TIME else min(latest, saturating_add(known, self._ahead_us))
         self.near.arrived(near, now)
         if near < latest:
             self.ahead.arrived(latest, now)
 
     def set_old(self, old_us: int) -> None:
-        """Another X counts."""
+        """Sets the largest age that is compared, after a change of X."""
         self.near.old_us = self.ahead.old_us = old_us
 
     def shift(self, gap_us: int, now: int) -> None:
-        """We were not running for the last ``gap_us`` (T1)."""
+        """Discounts ``gap_us`` during which this process was frozen (T1)."""
         self.near.shift(gap_us, now)
         self.ahead.shift(gap_us, now)
         if self._alone_since is not None:
             self._alone_since = min(self._alone_since + gap_us, now)
 
     def forget(self, low: int) -> None:
-        """Buckets before the one that ``low`` lies in wait no longer."""
+        """Ends the clocks of buckets before that of ``low``."""
         self.near.forget(low)
         self.ahead.forget(low)
 
     def may_be_due(self, now: int, wait_us: int) -> bool:
-        """May a bucket be due that has waited for so long?  Else SUnion.due need not be asked."""
+        """May a bucket be due that has waited for ``wait_us``?  Else SUnion.due need not be called."""
         return bool(self.ahead) or self.near.waited(now) >= wait_us
 
     def waits_since(self, time: int) -> int | None:
-        """When the clock of the bucket that ``time`` lies in began; None: nothing has reached it."""
+        """Returns when the clock of the bucket of ``time`` began; None: nothing has reached it."""
         return self.near.start(floor_to(time, self._bucket_us))
 
     def end(self, complete: int | None, now: int, *, wait_us: int, hard_us: int) -> int:
-        """End of the last bucket that may not wait any longer (T3).
+        """Returns the end of the last bucket that may not wait any longer (T3).
 
         Args:
-          complete: what all fresh inputs have delivered; None: none is fresh.
+          complete: time up to which all fresh inputs have delivered; None: none is fresh.
         """
         end = self.near.end_by_age(hard_us, now)
         if complete is not None:
@@ -151,7 +151,7 @@ class ArrivalClocks:
         return end
 
     def _is_alone(self, complete: int, now: int, hard_us: int) -> bool:
-        """Was no input fresh for long that has yet to come as far as the rows that are ahead?"""
+        """Has no fresh input lagged the rows that are ahead for ``hard_us``?"""
         if not self.ahead or complete < self.ahead.reached:
             self._alone_since = None
             return False

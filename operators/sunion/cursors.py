@@ -1,4 +1,4 @@
-"""How far the two instances of a unit are, and where a redo would begin (C1, R5-R8)."""
+"""Positions of the two instances of a unit, and the beginning of a redo (C1, R5-R8)."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from spe.stream.times import BEFORE_TIME
 
 @dataclass(frozen=True, slots=True)
 class Cursors:
-    """Places in tuple time; each step makes new ones, and only those can be made that go together.
+    """Consistent positions in tuple time; each step makes new ones.
 
     Attributes:
       live: start of the next bucket of the live instance.
-      redo: of the redo instance; None: there is none.
+      redo: start of the next slice of the redo instance; None: there is none.
       restart: n*, the start of the first bucket released tentatively; None while untainted.
-      kept_from: the last periodic checkpoint, from where on stable tuples are kept though released (R8); None: there is
-        none, and a redo would start where tentative data began.
-      beside_redo: live releases beside redo: it needs the rows that it has not released, also those that redo has.
+      kept_from: time of the last periodic checkpoint, from which released stable tuples are kept (R8); None: there is
+        none, and a redo would start at the first tentative data.
+      beside_redo: live runs during the redo, and needs its unreleased rows, even if redo has released them.
     """
 
     live: int = BEFORE_TIME
@@ -35,12 +35,12 @@ class Cursors:
         assert not self.beside_redo or self.redo is not None, "R5: live runs beside a redo"
 
     def with_live(self, live: int) -> Cursors:
-        """Live has released up to there; much faster than ``replace``."""
+        """Returns cursors with another position of live; much faster than ``replace``."""
         assert live > self.live, "B1: each bucket is released once"
         return Cursors(live, self.redo, self.restart, self.kept_from, self.beside_redo)
 
     def with_redo(self, redo: int) -> Cursors:
-        """The same of redo."""
+        """Returns cursors with another position of redo."""
         assert redo > (self.redo or BEFORE_TIME), "R6: redo takes each stable slice once"
         return Cursors(self.live, redo, self.restart, self.kept_from, self.beside_redo)
 
@@ -57,10 +57,10 @@ class Cursors:
 
     @property
     def restart_point(self) -> int:
-        """From where a restored copy would need the stable tuples (A1)."""
+        """Time from which a restored copy would need the stable tuples (A1)."""
         return self.released if self.kept_from is None else self.kept_from
 
     @property
     def needed_from(self) -> int:
-        """From where the live instance or a redo needs the stable tuples."""
+        """Time from which the live instance or a redo needs the stable tuples."""
         return min(self.live, self.restart_point) if self.beside_redo else self.restart_point

@@ -1,4 +1,4 @@
-"""What an SUnion holds of one input, and how far that input is (rules B4, B5, F6, U10)."""
+"""One input of an SUnion: its chunks and its frontiers (rules B4, B5, F6, U10)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Int64Array = npt.NDArray[np.int64]
 
 
 class Arrivals(Protocol):
-    """What an input tells its SUnion: that rows came, how many bytes it holds, and what it dropped."""
+    """Receives news of an input: rows that came, and bytes that it holds."""
 
     clocks: BucketClocks
     tentative_dropped: int
@@ -31,10 +31,10 @@ class Arrivals(Protocol):
         """Start of the next bucket of the live instance."""
 
     def count_stable(self, nbytes: int) -> None:
-        """So much more of stable tuples is held."""
+        """Adds to the bytes of stable tuples held."""
 
     def rows_came(self, latest: int, boundary: int, now: int) -> None:
-        """Rows up to time ``latest`` came, on an input whose boundary of either kind is ``boundary``."""
+        """Notes rows up to time ``latest``, on an input whose boundary of either kind is ``boundary``."""
 
 
 class SUnionInput:
@@ -45,8 +45,8 @@ class SUnionInput:
       frontier: SB; largest stable boundary.
       last_time: τ; time of the last stable tuple (BEFORE_TIME for sources, which are not sorted).
       tentative_frontier: TB; largest boundary of either kind since the last undo.
-      cut_time: tcut; tentative tuples up to here have been seen or are of no more use.
-      held: something tentative was taken since the last undo.
+      cut_time: tcut; tentative tuples up to here were taken or are not needed.
+      held: tentative elements were taken since the last undo.
     """
 
     __slots__ = (
@@ -95,7 +95,7 @@ class SUnionInput:
         return self.frontier
 
     def t_star(self) -> int:
-        """T*: what a new MAIN need not send again, because it was seen or the buckets are gone (F6)."""
+        """T*: time up to which a new MAIN need not send tentative tuples: we have them, or the buckets are gone (F6)."""
         latest = max((c.max for c in self.tentative), default=BEFORE_TIME)
         edges = (self.tentative_frontier, self.frontier, self._owner.next)
         return max(latest, self.cut_time, self.last_time, *(saturating_add(edge, -1) for edge in edges))
@@ -116,7 +116,7 @@ class SUnionInput:
         chunk = Chunk(rows, batch.from_id + 1, batch.ids, self.frontier, nbytes)
         latest = chunk.max
         if chunk.min < self.skip_below:
-            # After an install the state already holds what lies below the restart point (B7, A3).
+            # After an install the state already contains all below the restart point (B7, A3).
             rest = chunk.from_time(self.skip_below)
             if rest is None:
                 return
@@ -133,13 +133,13 @@ class SUnionInput:
             owner.rows_came(latest, self.tentative_frontier, now)
 
     def _width_of(self, rows: Rows) -> int:
-        """Bytes per row beside texts, as the first batch had them: exact but for masks that come later."""
+        """Returns bytes per row without texts, as in the first batch: exact except for masks that come later."""
         self._width = max(1, (rows.nbytes - rows.text_bytes) // len(rows))
         self._texts = tuple(at for at, c in enumerate(rows.columns) if c.dictionary is not None)
         return self._width
 
     def add_tentative(self, batch: Batch, now: int) -> None:
-        """Stores what of a tentative batch is new: time ≥ φ, > tcut and ≥ next; the rest is dropped, counted (B4)."""
+        """Stores the new tuples of a tentative batch: time ≥ φ, > tcut and ≥ next; counts and drops the rest (B4)."""
         assert batch.kind is Kind.TENTATIVE, "B4: stable tuples are never dropped"
         rows = batch.rows
         if len(rows) == 0:
@@ -157,7 +157,7 @@ class SUnionInput:
             self.tentative.append(chunk)
             put_together(self.tentative)
             self.tentative_bytes += chunk.nbytes
-            if len(self.tentative) > 1:  # under suspend nothing is ever released
+            if len(self.tentative) > 1:  # suspend never releases
                 owner.tentative_dropped += self.trim_tentative(owner.tentative_limit, END_OF_TIME)
 
     def add_boundary(self, boundary: Boundary, now: int) -> None:
@@ -181,7 +181,7 @@ class SUnionInput:
             clocks.arrived(time, now)
 
     def undo(self) -> None:
-        """The producer withdraws its tentative suffix (B5)."""
+        """Drops tentative tuples: the producer withdraws its tentative suffix (B5)."""
         self.tentative.clear()
         self.tentative_bytes = 0
         self.tentative_frontier = self.frontier
@@ -189,17 +189,17 @@ class SUnionInput:
         self.held = False
 
     def rec_done(self, element: RecDone) -> None:
-        """A correction is complete: changes no data here; what is due is seen from frontiers (B5, R7)."""
+        """Takes the end of a correction, which changes no data here; frontiers decide what is due (B5, R7)."""
 
     def main_changed(self) -> None:
-        """Another producer takes over as MAIN: its tentative tuples count only beyond what was seen."""
+        """Follows a change of MAIN: tentative tuples of the new producer count only beyond those taken."""
         self.cut_time = self.t_star()
 
     def ended(self) -> bool:
         return self.frontier >= END_OF_TIME
 
     def acknowledged(self, restart: int) -> int:
-        """A1: everything up to here is processed into state that survives a restart at ``restart``."""
+        """A1: returns the id up to which all is in state that survives a restart at ``restart``."""
         for chunk in self.stable:  # ids ascend from chunk to chunk
             smallest = chunk.smallest_id(restart)
             if smallest is not None:
@@ -212,7 +212,7 @@ class SUnionInput:
         assert self.held or not self.tentative, "F6: who holds tentative tuples says so to the next producer"
 
     def validate_rows(self) -> None:
-        """The same of all that is held."""
+        """Asserts invariants of all rows that are held."""
         assert self.tentative_bytes == sum(c.nbytes for c in self.tentative), "B4: tentative tuples are counted"
         low = self.tentative_from
         assert all(c.min >= low for c in self.tentative), "B4: nothing tentative lies below φ"
@@ -220,7 +220,7 @@ class SUnionInput:
         assert all(a < b for a, b in pairwise([0, *ids, self.position + 1])), "U10: ids ascend, up to the position"
 
     def trim_tentative(self, limit_bytes: int, released: int) -> int:
-        """Forgets the oldest tentative chunks before ``released`` beyond the limit; returns how many tuples went."""
+        """Drops the oldest tentative chunks before ``released`` beyond the limit; returns the number of tuples."""
         gone = at = 0
         while self.tentative_bytes > limit_bytes and at < len(self.tentative) and self.tentative[at].max < released:
             self.tentative_bytes -= self.tentative[at].nbytes

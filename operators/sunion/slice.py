@@ -1,4 +1,4 @@
-"""What an SUnion releases at once."""
+"""A slice: the rows that an SUnion releases at once."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from spe.stream.times import BEFORE_TIME
 
 @dataclass(slots=True, eq=False)
 class Slice:
-    """One release: what is there of [previous end, ``end``).
+    """One release: the rows of [previous end, ``end``).
 
     Attributes:
-      parts: per input stream its rows, as they are held, none of them empty: put one after the other and sorted by
-        time, stably, they are in the order (time, input, id).
-      begin: of what the parts were taken from the chunks, or before it.
-      chunks: of each part, the index of its input, and the chunk that it was taken from.
+      parts: rows of each input stream as they are held, none empty: joined and stably sorted by time they are in the
+        order (time, input, id).
+      begin: smallest time that the parts may have.
+      chunks: index of the input and the chunk of each part.
     """
 
     parts: list[list[Rows]]
@@ -34,13 +34,13 @@ class Slice:
         return sum(len(rows) for parts in self.parts for rows in parts)
 
     def merged(self) -> list[Rows | None]:
-        """Per input stream all rows, sorted by (time, input, id), or None where there are none."""
+        """Returns all rows of each input stream, sorted by (time, input, id), or None where there are none."""
         return [merge_rows(parts) if parts else None for parts in self.parts]
 
     def ids_of(self, stream: int, rows: Sequence[int]) -> list[tuple[int, int]]:
-        """Index of the input, and id there, of rows of a stream, given by number in the order (time, input, id).
+        """Returns the input's index and the id of rows of a stream, numbered in the order (time, input, id).
 
-        Looks at all rows of the stream: for those of which somebody has to be told.
+        Reads all rows of the stream: for rare reports only.
         """
         assert len(self.chunks[stream]) == len(self.parts[stream]), "U15: each part names the chunk that has its ids"
         times = [rows_of_part.time for rows_of_part in self.parts[stream]]

@@ -1,4 +1,4 @@
-"""Where a slice must end so that it holds no more rows than one step may take, also in the middle of a bucket (B8)."""
+"""Ends slices so that one step takes in a limited number of rows, even within a bucket (B8)."""
 
 from __future__ import annotations
 
@@ -12,21 +12,20 @@ from operators.sunion.spilled_chunk import SpilledChunk
 from spe.stream.batch import Int64Array
 from spe.stream.times import BEFORE_TIME, floor_to, saturating_add
 
-#: Chunks that a cut divides are put together up to this many rows, from this many chunks on: eight of those that a
-#: read of a node brings at most (spe.wire.decoder).
+#: Chunks that a cut divides are joined up to this many rows: eight times the rows of one read (spe.wire.decoder).
 _MERGED_ROWS: Final = 262_144
 _MERGED_CHUNKS: Final = 4
 
-#: What one input holds: its stable rows, and in a tentative slice its tentative ones.
+#: Chunks of one input: stable ones, and for a tentative slice also tentative ones.
 Held = Sequence[Sequence[Chunk | SpilledChunk]]
 
 
 def slice_end(inputs: Sequence[Held], low: int, end: int, *, max_rows: int, bucket_us: int) -> int:
-    """``end``, or an earlier time so that no input has more than ``max_rows`` rows in [low, that time).
+    """Returns ``end``, or an earlier time so that no input has more than ``max_rows`` rows in [low, that time).
 
-    A bucket's end where one lies in reach; else in the middle of a bucket, between two rows of different time: to
-    operators any true boundary is as good as another (U3).  Rows of one instant cannot be told apart by a boundary;
-    if they alone are more, they go together.
+    Prefers the end of a bucket; else the slice ends within a bucket, between two rows of different time: operators
+    accept any true boundary (U3).  A boundary cannot divide rows of one instant; if these alone are more, they stay
+    together.
     """
     assert max_rows > 0, "B8: a slice has rows"
     cut = end
@@ -41,7 +40,7 @@ def slice_end(inputs: Sequence[Held], low: int, end: int, *, max_rows: int, buck
 
 
 def _cut(held: Held, low: int, end: int, max_rows: int) -> int:
-    """As above, for one input; looks at no more than a few times ``max_rows`` rows at once."""
+    """Does the same for one input; looks at a few times ``max_rows`` rows at most."""
     if len(held) == 1 and (cut := _cut_in_order(held[0], low, end, max_rows)) is not None:
         return cut
     times: list[Int64Array] = []
@@ -62,7 +61,7 @@ def _cut(held: Held, low: int, end: int, max_rows: int) -> int:
 
 
 def _cut_in_order(chunks: Sequence[Chunk | SpilledChunk], low: int, end: int, max_rows: int) -> int | None:
-    """The same of chunks that lie one after the other, each in order of time: by counting.  None: they do not."""
+    """Does the same for consecutive chunks, each sorted by time, by counting.  None: they are not such."""
     count, first, last, cut_found = 0, end, BEFORE_TIME, False
     for chunk in chunks:
         if chunk.floor >= end:
@@ -71,7 +70,7 @@ def _cut_in_order(chunks: Sequence[Chunk | SpilledChunk], low: int, end: int, ma
             continue
         if not isinstance(chunk, Chunk) or not chunk.sorted or chunk.min < last:
             return None
-        if cut_found:  # of the same instant as the last one
+        if cut_found:  # rows of the same instant as the last
             continue
         last = chunk.max
         times = chunk.times(low, end)
@@ -79,13 +78,16 @@ def _cut_in_order(chunks: Sequence[Chunk | SpilledChunk], low: int, end: int, ma
             first = int(times[0])
         if count + len(times) > max_rows:
             cut = int(times[max_rows - count])
-            end, cut_found = cut if cut > first else saturating_add(cut, 1), True  # none that follows may be before it
+            end, cut_found = (
+                cut if cut > first else saturating_add(cut, 1),
+                True,
+            )  # later chunks may not begin before it
         count += len(times)
     return end
 
 
 def _first(times: list[Int64Array], max_rows: int) -> tuple[int, Int64Array]:
-    """A time that at most ``max_rows`` of the more than that lie before, and these; one instant is never divided."""
+    """Returns a time with at most ``max_rows`` rows before it, and their times; never divides an instant."""
     every = np.concatenate(times)
     every.partition(max_rows)
     cut = int(every[max_rows])
@@ -98,10 +100,10 @@ def _first(times: list[Int64Array], max_rows: int) -> tuple[int, Int64Array]:
 
 
 def merge_divided(chunks: list[Any], low: int, end: int) -> None:
-    """Puts chunks that ``low`` or ``end`` divides together, where they are many.
+    """Joins chunks that ``low`` or ``end`` divides, where they are many.
 
-    Where a source sends in an order that has little to do with time, hundreds of chunks reach over a whole bucket, and
-    each of its slices would take a few rows of every one.
+    Where a source sends rows in an order far from that of time, hundreds of chunks cover a whole bucket, and each of
+    its slices would take a few rows of each chunk.
     """
     out: list[Any] = []
     group: list[Chunk] = []

@@ -1,4 +1,4 @@
-"""Chunks of an SUnion that lie in a spill file: what only a redo will need, once memory is short."""
+"""Chunks of an SUnion in a spill file, which only a redo will need."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from spe.runtime.spill import Handle, Spill
 from spe.stream.batch import Batch, Int64Array, Rows, concat_rows
 from spe.stream.names import Kind
 
-#: Rows after which a piece is large enough, however narrow they are: it is released in a slice or two.
+#: A piece ends after this many rows, even narrow ones: it is released in a slice or two.
 PIECE_ROWS: Final = 10_000
 
 
 class SpilledChunk:
-    """Consecutive chunks as one piece: what places it stays here, the rows are read when they are asked for."""
+    """Consecutive chunks as one piece: its bounds stay in memory, its rows are read when needed."""
 
     __slots__ = ("_count", "_handle", "_rows_bytes", "_spill", "first_id", "floor", "max", "min")
 
-    #: What it takes of memory beside the data, which is what is counted of chunks.
+    #: Counted bytes in memory: its data are on disk.
     nbytes = 0
 
     def __init__(self, spill: Spill, handle: Handle, chunks: list[Chunk]) -> None:
@@ -38,7 +38,7 @@ class SpilledChunk:
         return self._count
 
     def loaded(self) -> Chunk:
-        """The rows in memory again; the file keeps them until :meth:`forget`.  Raises SpillDamaged."""
+        """Loads the rows; the file keeps them until :meth:`forget`.  Raises SpillDamaged."""
         batch = self._spill.read(self._handle)
         return Chunk(batch.rows, self.first_id, batch.ids, self.floor, self._rows_bytes)
 
@@ -46,11 +46,11 @@ class SpilledChunk:
         self._spill.forget(self._handle)
 
     def select(self, low: int, high: int) -> Rows | None:
-        """Rows with low ≤ time < high.  Raises SpillDamaged."""
+        """Returns rows with low ≤ time < high.  Raises SpillDamaged."""
         return self.loaded().select(low, high)
 
     def from_time(self, low: int) -> Chunk | SpilledChunk | None:
-        """What has time ≥ low, or None; the rest is forgotten.  Raises SpillDamaged."""
+        """Returns the rows with time ≥ low, or None, and forgets the rest.  Raises SpillDamaged."""
         if self.min >= low:
             return self
         rest = self.loaded().from_time(low) if self.max >= low else None
@@ -58,24 +58,25 @@ class SpilledChunk:
         return rest
 
     def times(self, low: int, high: int) -> Int64Array:
-        """Of the rows with low ≤ time < high, or smaller ones: only a piece that ``low`` divides is read for it.
-        Raises SpillDamaged."""
+        """Returns times of the rows with low ≤ time < high, or smaller times, without reading a piece unless ``low``
+        divides it.  Raises SpillDamaged.
+        """
         return np.full(self._count, self.min) if self.min >= low else self.loaded().times(low, high)
 
     def smallest_id(self, low: int) -> int | None:
-        """Smallest id among the rows with time ≥ low, or one below it: an acknowledgement may be too small."""
+        """Returns the smallest id among the rows with time ≥ low, or a smaller one: acknowledgements may be too small."""
         return None if self.max < low else self.first_id
 
 
 def spill_oldest(
     chunks: list[Chunk | SpilledChunk], spill: Spill, released: int, piece_bytes: int, *, wanted: int
 ) -> int:
-    """Puts about ``piece_bytes`` of the oldest chunks in memory that lie wholly before ``released`` into one piece.
+    """Spills about ``piece_bytes`` of the oldest chunks in memory wholly before ``released``, as one piece.
 
-    Those that begin before ``wanted`` stay: they were loaded a moment ago.
+    Chunks that begin before ``wanted`` stay: they were just loaded.
 
     Returns:
-      Bytes that went; 0 when so much is not there, or there is no room for it.
+      Bytes that were spilled; 0 when there are fewer, or no room on disk.
     """
     start = len(chunks)
     while start and isinstance(chunks[start - 1], Chunk):
@@ -102,7 +103,7 @@ def spill_oldest(
 def _batch(chunks: list[Chunk]) -> Batch:
     ids = np.concatenate([c.row_ids() for c in chunks])
     rows = concat_rows([c.rows for c in chunks])
-    if (ids[1:] < ids[:-1]).any():  # one that was cut is in order of time
+    if (ids[1:] < ids[:-1]).any():  # a chunk that was cut is sorted by time
         order = ids.argsort()
         ids, rows = ids.take(order), rows.take(order)
     first, last = int(ids[0]), int(ids[-1])

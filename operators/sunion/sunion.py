@@ -1,12 +1,12 @@
-"""SUnion: puts a unit's inputs into one order that all replicas agree on, and knows how long it has waited.
+"""SUnion: puts a unit's inputs into one order that all replicas agree on, and times the waits of buckets.
 
 Pure: elements and the time ``now`` come in, slices go out.  Rules B1-B7, T1-T6 and A1 are here;
 *whether* to go tentative or to reconcile is decided by the consistency manager, which asks :meth:`SUnion.due` and
 :meth:`SUnion.oldest_unstable_is_young`, and then calls one of the ``release`` methods.
 
 Tuples are held per input in chunks, as they came.  A slice is everything of [next, end), and its order, per input
-*stream*, is (time, input index, id): arrival order differs between replicas, that key does not.  Who takes a slice
-merges its parts, so that a union of several streams copies them once.
+*stream*, is (time, input index, id): arrival order differs between replicas, that key does not.  The receiver of a
+slice merges its parts, so that a union of several streams copies them once.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ class SUnion:
         more latency while all is well.
       tentative_bytes: per input, how many tentative tuples are held, also those already released, for a second
         release after a forced rec_done (B6); beyond it the oldest go, counted.
-      spills: per input, where stable tuples go that only a redo will need (B6); None: they stay in memory.
+      spills: per input, takes stable tuples that only a redo will need (B6); None: they stay in memory.
       redo_bytes: cap on stable tuples in memory; from a quarter of it on they are spilled.
-      old_us: no age is ever compared with more than this, so buckets that are older share one clock: a failure may last
-        as long as it likes.
-      ahead_us: rows are ahead that are further beyond their input's boundary than this, microseconds of tuple time.
+      old_us: ages are never compared with more than this, so older buckets share one clock, however long a failure
+        lasts.
+      ahead_us: rows further beyond their input's boundary than this are ahead, microseconds of tuple time.
 
     Attributes:
-      waits: the clocks of buckets; ``clocks``: those that count for all rows but those that are ahead.
-      cursors: how far the live instance and a redo are.
-      store: what the inputs hold.
+      waits: the clocks of buckets; ``clocks``: those of rows that are not ahead.
+      cursors: positions of the live instance and a redo.
+      store: the chunks of the inputs.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class SUnion:
         assert self.stable_bytes >= 0, "B6: stable tuples are counted"
 
     def validate_rows(self) -> None:
-        """The same of all that is held, chunk by chunk."""
+        """Asserts invariants of all that is held, chunk by chunk."""
         self.waits.validate()
         for port in self.inputs:
             port.validate_rows()
@@ -118,13 +118,13 @@ class SUnion:
         return self.store.stable_bytes
 
     def count_stable(self, nbytes: int) -> None:
-        """So much more of stable tuples is held."""
+        """Adds to the bytes of stable tuples held."""
         self.store.stable_bytes += nbytes
 
     # --- clocks ---
 
     def rows_came(self, latest: int, boundary: int, now: int) -> None:
-        """Rows up to time ``latest`` came, on an input whose boundary of either kind is ``boundary``."""
+        """Notes rows up to time ``latest``, on an input whose boundary of either kind is ``boundary``."""
         # An input that was just installed has heard no boundary yet.
         self.waits.rows_came(latest, max(boundary, self.cursors.released), now)
 
@@ -132,18 +132,18 @@ class SUnion:
         at = self.cursors
         low = at.live if at.redo is None else min(at.live, at.redo)
         if at.tainted:
-            # Released, but unstable: R1 asks for their age, and they are released once more (R7).
+            # Released, but unstable: R1 needs their age, and they are released again (R7).
             low = min(low, self.stable_end)
         self.waits.forget(low)
 
     def due(self, now: int, *, wait_us: int, hard_us: int, fresh: Sequence[bool]) -> int | None:
-        """End of the last bucket that may not wait any longer (T3, T4), or None.
+        """Returns the end of the last bucket that may not wait any longer (T3, T4), or None.
 
         Args:
           wait_us: age from which a bucket goes as soon as every fresh input has delivered it.
           hard_us: age from which it goes in any case; one with only rows that are ahead, once no other input was fresh
             for as long.
-          fresh: per input, whether something is still to be expected of it soon (T2).
+          fresh: per input, whether data are to be expected of it soon (T2).
         """
         waiting = [max(i.tentative_frontier, i.frontier) for i, alive in zip(self.inputs, fresh, strict=True) if alive]
         complete = floor_to(min(waiting), self._bucket_us) if waiting else None
@@ -151,14 +151,14 @@ class SUnion:
         return end if end > self.next else None
 
     def oldest_unstable_is_young(self, now: int, age_us: int) -> bool:
-        """Would we stay stable if we redid now? (R1)"""
+        """Would a redo now leave the replica stable (R1)?"""
         start = self.clocks.start(self.stable_end)
         return start is None or now - start < age_us
 
     # --- releases ---
 
     def release_stable(self, max_rows: int, until: int = END_OF_TIME) -> Slice | None:
-        """Everything stable since the last release, at most ``max_rows`` per input; None when there is nothing (B1).
+        """Releases all stable rows since the last release, at most ``max_rows`` per input; None: there are none (B1).
 
         Args:
           until: the slice ends there at the latest.
@@ -175,23 +175,23 @@ class SUnion:
         return released
 
     def keep_from(self, checkpoint: int) -> None:
-        """A checkpoint was taken at ``checkpoint``: what lies before it is not needed any more, all else is (R8)."""
+        """Notes a checkpoint: forgets stable tuples before it, and keeps all later ones (R8)."""
         assert not self.tainted, "R8: a periodic checkpoint holds nothing tentative"
         self.store.forget(checkpoint)
         self.cursors = replace(self.cursors, kept_from=checkpoint)
 
     def taint(self) -> None:
-        """The first tentative release follows: from here on all stable tuples are kept for redo (C1)."""
+        """Prepares the first tentative release: from here on all stable tuples are kept for redo (C1)."""
         assert not self.tainted, "C1: n* stays where tentative releases began"
         self.cursors = replace(self.cursors, restart=self.cursors.live)
 
     def release_tentative(self, end: int, max_rows: int) -> Slice:
-        """What is here of [next, end), stable or not; the stable part stays for redo (B6).
+        """Releases all rows of [next, end), stable or not; the stable part stays for redo (B6).
 
-        With more than ``max_rows`` of an input it ends sooner, and says where.
+        With more than ``max_rows`` of an input the slice ends sooner; it has its end.
 
         Raises:
-          SpillDamaged: a piece that must be released once more is lost; nothing has changed.
+          SpillDamaged: a piece that must be released again is lost; nothing has changed.
           SpillNotLoaded: a piece is on disk; nothing has changed.
         """
         assert self.tainted, "C1: the checkpoint comes before the first tentative release"
@@ -199,7 +199,7 @@ class SUnion:
         at, store = self.cursors, self.store
         low = at.live
         end = store.bounded(low, end, max_rows, tentative=True)
-        # Redo has taken what lies before this: it is held for live alone.
+        # Redo has taken the rows before this: they are held for live alone.
         done = None if at.redo is None or low >= at.redo else min(end, at.redo)
         if done is not None:
             store.load_divided(done)
@@ -214,15 +214,15 @@ class SUnion:
         return released
 
     def spill_redo_data(self) -> None:
-        """What was released tentatively is needed by the redo only: it need not be in memory."""
+        """Spills rows that were released tentatively, which only the redo needs."""
         if self.tainted:
             self.store.spill(self.next)
 
     def begin_redo(self, *, live_runs: bool = False) -> None:
-        """A second instance, brought back to the checkpoint, starts there: at n*, or before it (R5, R8).
+        """Begins a redo by a second instance, rolled back to the checkpoint: at n*, or before it (R5, R8).
 
         Args:
-          live_runs: live goes on beside it.
+          live_runs: live runs during the redo.
         """
         at = self.cursors
         assert at.tainted, "C1: redo starts at n* or before"
@@ -230,9 +230,9 @@ class SUnion:
         self.cursors = replace(at, redo=at.restart_point, kept_from=None, beside_redo=live_runs)
 
     def release_redo(self, max_rows: int, until: int = END_OF_TIME) -> Slice | None:
-        """The next stable slice for the redo instance.  None: caught up.
+        """Releases the next stable slice to the redo instance.  None: caught up.
 
-        It is forgotten at once, but for what live has still to release (R6).
+        Its rows are forgotten at once, except those that live has not released (R6).
 
         Args:
           until: the slice ends there at the latest.
@@ -251,17 +251,17 @@ class SUnion:
         return released
 
     def redo_is_short(self, max_rows: int) -> bool:
-        """Is what redo has still to release for good one slice, of at most ``max_rows`` rows per input?"""
+        """Is the rest of the redo one slice, of at most ``max_rows`` rows per input?"""
         return self.store.fits(self.cursors.restart_point, self.stable_end, max_rows)
 
     @property
     def redo_is_ahead(self) -> bool:
-        """Has redo released all that live did?  What follows was never shown as tentative."""
+        """Has redo released all that live did?  Later rows were never shown as tentative."""
         at = self.cursors
         return at.redo is not None and at.redo >= at.live
 
     def finish_redo(self) -> None:
-        """live := redo (R7).  Released tentative tuples that are still tentative will be released once more."""
+        """live := redo (R7).  Released tuples that are still tentative will be released again."""
         assert self.cursors.redo is not None, "R7: there is a redo that ends"
         self.pause_live()
         self.store.end_load()
@@ -269,10 +269,10 @@ class SUnion:
         self._forget_clocks()
 
     def resume_live(self) -> bool:
-        """Live goes on beside redo.
+        """Resumes live during the redo.
 
         Returns:
-          Redo is ahead, and what it has released is gone from here: live must take over its state.
+          Is redo ahead?  Then its released rows are forgotten, and live must take over its state.
         """
         at = self.cursors
         assert at.redo is not None, "R5: live runs beside a redo"
@@ -280,7 +280,7 @@ class SUnion:
         return at.redo > at.live
 
     def pause_live(self) -> None:
-        """Live releases nothing more: what was kept for it alone goes."""
+        """Pauses live: rows that were kept for it alone are forgotten."""
         at = self.cursors
         assert at.redo is not None, "R5: live runs beside a redo"
         if at.beside_redo and at.redo > at.live:
@@ -288,7 +288,7 @@ class SUnion:
         self.cursors = replace(at, beside_redo=False)
 
     def install(self, restart: int, positions: Sequence[int]) -> None:
-        """Continue from a snapshot: state holds everything below ``restart`` (A3)."""
+        """Continues from a snapshot, whose state holds everything below ``restart`` (A3)."""
         assert not self.tainted, "A3: a snapshot is installed before anything is released"
         self.cursors = Cursors(live=restart)
         for port, position in zip(self.inputs, positions, strict=True):
@@ -302,7 +302,7 @@ class SUnion:
         return end != floor_to(end, self._bucket_us)
 
     def needs(self, index: int) -> bool:
-        """Can nothing more be released for good before this input moves on?  Then it must be read, however full."""
+        """Does a stable release wait for this input?  Then it must be read, however full it is."""
         end = self.stable_end
         return end <= self.cursors.released and floor_to(self.inputs[index].frontier, self._bucket_us) <= end
 
@@ -310,5 +310,5 @@ class SUnion:
         return self.needed_from(self.cursors.restart_point)
 
     def needed_from(self, restart: int) -> list[int]:
-        """Per input the last id that a copy restored at ``restart`` does not need."""
+        """Returns the last id of each input that a copy restored at ``restart`` does not need."""
         return [i.acknowledged(restart) for i in self.inputs]

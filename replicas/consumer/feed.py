@@ -1,4 +1,4 @@
-"""What a consumer knows of one input: its producers, its subscriptions, and what can be done about them.
+"""The data of one input of a consumer: its producers, its subscriptions, and the connection work on them.
 
 Plain values: :mod:`replicas.consumer.selection` decides with them, :mod:`replicas.consumer.input` takes elements.
 """
@@ -19,7 +19,7 @@ CORRECTIONS: Final[Mode] = "corrections"
 
 #: Wait before a producer that refused or broke a connection is tried again, at first.
 RETRY_US: Final = 50_000
-#: The same for one with another log than the one that we have read (S6): it does not become ours while it runs.
+#: The same for a producer of another log than we have read (S6): that does not change while it runs.
 FOREIGN_RETRY_US: Final = 10_000_000
 
 
@@ -41,7 +41,7 @@ class Port(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Connect to ``producer`` and subscribe with what we hold."""
+    """Connect to ``producer`` and subscribe from our position."""
 
     generation: int
     producer: str
@@ -54,7 +54,7 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Close the connection; what still arrives for this generation is dropped (F1)."""
+    """Close the connection; later elements of this generation are dropped (F1)."""
 
     generation: int
     reason: str
@@ -70,32 +70,32 @@ class SwitchMode:
 
 Action = Open | Close | SwitchMode
 
-#: What a producer says of one of its outputs: in a heartbeat answer, or in the first frame of a subscription.
+#: Status of a producer's output, in a heartbeat answer or in the first frame of a subscription.
 ProducerStatus = OutputStatus | Subscribed
 
 
 @dataclass(slots=True)
 class Producer:
-    """What we know of one replica of the upstream partition, from heartbeats and in-band news."""
+    """State of one replica of the upstream partition, from heartbeats and its feeds."""
 
     name: str
     alive: bool = False
     incarnation: int = 0
-    #: Number of the change of state that we heard of last (F4).
+    #: Number of the last known change of state (F4).
     sequence: int = 0
     state: NodeState = NodeState.RECOVERING
     fresh: bool = False
-    #: Has it new results, whatever its state: one that suspends has none (K6).
+    #: Has it new results, whatever its state?  A replica that suspends has none (K6).
     stands_in: bool = True
     last_id: int = 0
     frontier: int = BEFORE_TIME
     tentative_frontier: int = BEFORE_TIME
     first: int = 1
-    #: The incarnation that has lost what follows the place where we left (F8).
+    #: The incarnation that has truncated what follows our position (F8).
     lost_start: int = -1
     #: Share of its output buffer in use.
     fill: float = 0.0
-    #: The largest frontier of each kind that it has shown in this incarnation, and when each last advanced (F4).
+    #: Largest frontier of each kind in this incarnation, and when each last advanced (F4).
     stable_reach: int = BEFORE_TIME
     tentative_reach: int = BEFORE_TIME
     stable_at: int = 0
@@ -103,18 +103,18 @@ class Producer:
     retry_at: int = 0
     retry_us: int = RETRY_US
     quarantined: int = -1
-    #: The incarnation that has another log than the one that we have read, how often it turned out so, and why (S6).
+    #: The incarnation with another log than we have read, how often it was found, and the reason (S6).
     foreign: int = -1
     foreign_count: int = 0
     foreign_why: str = ""
 
     @property
     def full(self) -> bool:
-        """Its output buffer is full: it is silent, but neither dead nor cut off (A2)."""
+        """Is its output buffer full?  Then it is silent, but neither dead nor disconnected (A2)."""
         return self.fill >= 1.0
 
     def take(self, incarnation: int, status: ProducerStatus, now: int) -> None:
-        """What it says of itself; what is older than what we know changes nothing (F4)."""
+        """Takes the producer's status; an older one than ours changes nothing (F4)."""
         known = (self.incarnation, self.sequence) if self.alive else (-1, -1)
         self.alive = True
         if isinstance(status, OutputStatus):
@@ -123,7 +123,7 @@ class Producer:
             return
         last_id, first = status.last_id, status.first
         frontier, tentative_frontier = status.frontier, status.tentative_frontier
-        if (incarnation, status.sequence) == known:  # within one state these only grow
+        if (incarnation, status.sequence) == known:  # within one state frontiers only grow
             last_id, first = max(last_id, self.last_id), max(first, self.first)
             frontier = max(frontier, self.frontier)
             tentative_frontier = max(tentative_frontier, self.tentative_frontier)
@@ -144,7 +144,7 @@ class Producer:
 
     @property
     def advanced_at(self) -> int:
-        """When it last showed results of the kind that its state promises (F4)."""
+        """Returns when it last showed results of the kind that its state promises (F4)."""
         if self.state is NodeState.UP_FAILURE:
             return max(self.stable_at, self.tentative_at)
         if self.state is NodeState.STABILIZATION and self.fresh:
@@ -152,20 +152,20 @@ class Producer:
         return self.stable_at
 
     def begins(self, now: int) -> None:
-        """It has started anew: nothing is known of its results yet, which is no reason to avoid it."""
+        """Resets its results after a restart; unknown results are no reason to avoid it."""
         self.retry_at, self.retry_us = 0, RETRY_US
         self.stable_reach = self.tentative_reach = BEFORE_TIME
         self.stable_at = self.tentative_at = now
 
     def shift(self, gap_us: int, now: int) -> None:
-        """We did not run for the last ``gap_us``: that does not count as silence of the producer (T1)."""
+        """Discounts ``gap_us`` during which this process was frozen: the producer was not silent (T1)."""
         self.stable_at = min(self.stable_at + gap_us, now)
         self.tentative_at = min(self.tentative_at + gap_us, now)
 
 
 @dataclass(slots=True)
 class Feed:
-    """One subscription, from the decision to open it until it is closed."""
+    """A subscription, from the decision to open it until it is closed."""
 
     generation: int
     producer: str
@@ -175,24 +175,24 @@ class Feed:
     last_arrival: int = 0
     frontier: int = BEFORE_TIME
     tentative: bool = False
-    #: Since when its producer says that it has more than has arrived.
+    #: Since when its producer has announced more than has arrived.
     ahead_since: int | None = None
     #: Since when another STABLE replica has been ahead.
     behind_since: int | None = None
-    #: Its producer has still to send a rec_done: it was in STABILIZATION since we subscribed, or it sent an undo (V2).
+    #: A rec_done is still to come: the producer was in STABILIZATION since we subscribed, or it sent an undo (V2).
     owes: bool = False
-    #: We do not read it because our buffer is full, so its silence does not count against it.
+    #: We do not read it because our buffer is full, so its silence does not count.
     paused: bool = False
-    #: We chose its producer because it corrects and its output is full: only our reading makes room.
+    #: Its producer was chosen because it corrects and its output is full: only our reading makes room.
     relieves: bool = False
 
     def shift(self, gap_us: int, now: int) -> None:
-        """We were not running for the last ``gap_us``: that does not count as silence of the producer (T1)."""
+        """Discounts ``gap_us`` during which this process was frozen: the producer was not silent (T1)."""
         self.last_arrival = min(self.last_arrival + gap_us, now)
         self.ahead_since = self.behind_since = None
 
     def take(self, element: Element) -> None:
-        """Goes on by an element (V2).  Raises RemoteProtocolError where it cannot follow what came before it (U10)."""
+        """Takes an element (V2).  Raises RemoteProtocolError where it cannot follow the previous ones (U10)."""
         match element:
             case Batch(kind=Kind.TENTATIVE) | Boundary(kind=Kind.TENTATIVE):
                 self.tentative = True

@@ -1,4 +1,4 @@
-"""Heartbeats to one process, for ever: who answers, what it answers, and when it is lost (rule F3)."""
+"""Sends heartbeats to one process for ever, takes its answers, and notes when it is lost (rule F3)."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from spe.wire.messages import (
     Welcome,
 )
 
-#: Acknowledgements in one heartbeat; more of them are sent in turn.
+#: Acknowledgements in one heartbeat; more are sent in turn.
 ACKS_MAX: Final = 1_024
 #: Shortest wait for the answer to a hello on a control connection.
 HELLO_US: Final = 2_000_000
-#: Attempts at a time to reach a process that does not answer, each of which takes up to ``timing.connect``.
+#: Attempts at once to reach a process that does not answer, each of which takes up to ``timing.connect``.
 ATTEMPTS = 4
 
 #: Time between two reports of a process that cannot be reached.
@@ -38,21 +38,21 @@ GONE = (LinkBroken, LinkClosed, PeerRefused)
 
 
 class Heartbeats:
-    """See the module.
+    """Keeps a control connection to one process, and sends heartbeats on it.
 
     Args:
-      keeper: who we are, and the directory that counts.
-      acks: what to acknowledge with the next heartbeat.
+      keeper: our identity and the current directory.
+      acks: returns the acknowledgements for the next heartbeat.
       heard: called with each answer.
-      other: called with each message that is neither an answer nor about the directory.
+      other: called with each other message that is not about the directory.
       lost: called when the process does not answer any more.
 
     Attributes:
-      address: of the process.
+      address: address of the process.
       scope: cancels the heartbeats.
-      connection: the control connection; None: there is none now.
-      exchange: of versions of the directory; None: nothing was heard yet.
-      trouble: why it does not answer now; None while it does, and before the first attempt has failed.
+      connection: the control connection; None: not connected.
+      exchange: exchange of directory versions; None: nothing was heard yet.
+      trouble: why it does not answer; None while it does, and before the first attempt has failed.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Heartbeats:
         self.trouble: UnreachedStatus | None = None
 
     async def run(self) -> None:
-        """Until ``scope`` is cancelled."""
+        """Runs until ``scope`` is cancelled."""
         with self.scope:
             await self._ask_for_ever()
 
@@ -99,7 +99,7 @@ class Heartbeats:
             lost = True
             try:
                 async with trio.open_nursery() as nursery:
-                    # The first answer may take as long as a connection: a slow link is not a dead one.
+                    # The first answer may take as long as a connection: a slow link is not dead.
                     answered = [self._env.clock.monotonic_us() + self._plan.timing.connect_us]
                     nursery.start_soon(self._answers, connection, answered, exchange)
                     await self._ask(connection, answered, exchange)
@@ -116,16 +116,16 @@ class Heartbeats:
             await self._env.clock.sleep(period / 2)
 
     async def _reach(self) -> tuple[Connection, Welcome]:
-        """A control connection, however long it takes.
+        """Returns a control connection, however long that takes.
 
-        What is sent across a cut is lost, and the kernel sends it again after a second only.  So that the end of a cut
-        is noticed soon, a new attempt begins every other heartbeat, also beside those that still wait for an answer;
-        beside them less often, where they may wait for more than six heartbeats.
+        Packets that are lost during a network failure are sent again by the kernel after a second only.  To notice the
+        end of a failure soon, a new attempt begins every other heartbeat while earlier ones still wait for an answer;
+        less often where they may wait for more than six heartbeats.
         """
         pause_us = 2 * self._plan.timing.heartbeat_us
-        # Who stands still answers all attempts when it goes on: to make many of them would bring nothing.
+        # A frozen process answers all attempts when it resumes: many attempts would not help.
         hello_us = max(HELLO_US, self._plan.timing.connect_us)
-        #: Pauses from one attempt to the next beside it.
+        #: Pauses between two attempts at once.
         apart = waited = self._plan.timing.connect_us // ((ATTEMPTS - 1) * pause_us)
         reached_by: list[tuple[Connection, Welcome]] = []
         reported, reported_at = "", 0
@@ -139,7 +139,7 @@ class Heartbeats:
             except (*GONE, RemoteProtocolError) as error:
                 self.trouble = UnreachedStatus.of(error)
                 now = self._env.clock.monotonic_us()
-                if reported != str(error) or now - reported_at >= TELL_AGAIN_US:  # now and then only
+                if reported != str(error) or now - reported_at >= TELL_AGAIN_US:  # at times only
                     reported, reported_at = str(error), now
                     self._env.trace.event("unreachable", peer=self._peer, why=reported)
                 return
@@ -158,7 +158,7 @@ class Heartbeats:
             return reached_by.pop()
         finally:
             with trio.CancelScope(shield=True):
-                for unwanted, _ in reached_by:  # two came in one moment, or we were cancelled in it
+                for unwanted, _ in reached_by:  # two came at once, or we were cancelled then
                     await unwanted.aclose()
 
     async def _ask(self, connection: Connection, answered: list[int], exchange: DirectoryExchange) -> None:
@@ -181,17 +181,17 @@ class Heartbeats:
             now, was_late = clock.monotonic_us(), woke_late
             late_us = now - asked_at - timing.heartbeat_us
             woke_late = late_us > timing.heartbeat_us
-            if woke_late:  # we were not running: that time is not the peer's (T1)
+            if woke_late:  # we were frozen: that is no silence of the peer (T1)
                 answered[0] = max(answered[0], min(now, answered[0] + late_us))
             if woke_late and not was_late:
-                continue  # what lies in the socket comes first
+                continue  # read the socket first
             if now - answered[0] > (MISSES + 1) * timing.heartbeat_us:
                 raise LinkBroken(f"more than {MISSES} heartbeats without an answer")
 
     async def _answers(self, connection: Connection, answered: list[int], exchange: DirectoryExchange) -> None:
         while True:
             message = await connection.receive_message()
-            await trio.lowlevel.checkpoint_if_cancelled()  # it was taken for lost, or has moved, as this came
+            await trio.lowlevel.checkpoint_if_cancelled()  # the peer was lost, or has moved, as this came
             if isinstance(message, HeartbeatAnswer):
                 self.trouble = None
                 answered[0] = self._env.clock.monotonic_us()
@@ -206,6 +206,6 @@ class Heartbeats:
 
 
 async def send(connection: Connection, message: Message) -> None:
-    """Sends; that the connection is broken its own task finds out as well."""
+    """Sends a message; ignores a broken connection, which its own task notices."""
     with suppress(LinkBroken):
         await connection.send(message)

@@ -1,8 +1,8 @@
-"""The consumer's side of one input: its subscriptions, and what its producers send, each stable tuple once.
+"""The consumer's side of one input: keeps its subscriptions, and takes each stable tuple once.
 
-Pure: elements and news of connections come in; elements go to a :class:`Port`, an input of an SUnion or a client's
-view, and :class:`Open` / :class:`Close` / :class:`SwitchMode` come out.  Which producer is the best is decided in
-:mod:`replicas.consumer.selection`.  Rules F1, F5, U10 and B7 of docs/internals/rules.md.
+Pure: elements and connection events come in; elements go to a :class:`Port`, an input of an SUnion or a client's
+view, and :class:`Open` / :class:`Close` / :class:`SwitchMode` come out.  :mod:`replicas.consumer.selection` ranks the
+producers.  Rules F1, F5, U10 and B7 of docs/internals/rules.md.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from spe.stream.names import Kind, NodeState
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
 from spe.wire.messages import Mode, Start
 
-#: The wait before another try doubles up to this.
+#: The wait before the next attempt doubles up to this.
 RETRY_LONGEST_US: Final = 1_000_000
 
 
@@ -40,16 +40,16 @@ class Input:
     """Follows the producers of one channel, and keeps the subscriptions to them.
 
     Args:
-      channel: what is read.
+      channel: the channel that is read.
       producers: names of all replicas of the upstream partition.
-      port: where elements go.
-      x_us: X of the node (T2); for a client the longest silence that still counts as connected.
+      port: takes the elements.
+      x_us: X of the node (T2); for a client the longest silence of a connected producer.
       the rest: as :class:`ProducerSelector` has them.
 
     Attributes:
       main, corr: the feeds: new results, and corrections.
       start: a client that holds nothing begins where its producer says; "" once that is known (F8).
-      origin: of what we have read (S6); "" where that is nothing yet.
+      origin: origin of the rows that were read (S6); "" before the first.
     """
 
     def __init__(
@@ -83,12 +83,12 @@ class Input:
         return self.selector.producers
 
     def set_waits(self, *, useless_us: int, x_us: int) -> None:
-        """Other waits count from now on."""
+        """Changes the waits."""
         self.selector.set_useless(useless_us)
         self._x_us = x_us
 
     def set_producers(self, names: Collection[str]) -> list[Action]:
-        """Other processes serve the channel from now on: a producer that left is not read any more."""
+        """Changes the producers of the channel; the feeds of removed producers close."""
         actions: list[Action] = []
         for feed in self._feeds():
             if feed is not None and feed.producer not in names:
@@ -123,7 +123,7 @@ class Input:
     # --- news ---
 
     def shift(self, gap_us: int, now: int) -> None:
-        """We were not running for the last ``gap_us`` (T1)."""
+        """Discounts ``gap_us`` during which this process was frozen (T1)."""
         for feed in self._feeds():
             if feed is not None:
                 feed.shift(gap_us, now)
@@ -138,7 +138,7 @@ class Input:
             self.producers[feed.producer].retry_us = RETRY_US
 
     def closed(self, generation: int, now: int) -> None:
-        """The connection broke, or was refused."""
+        """Notes that the connection of a feed broke or was refused."""
         feed = self.feed(generation)
         if feed is None:
             return
@@ -148,17 +148,17 @@ class Input:
         producer.retry_us = min(2 * producer.retry_us, RETRY_LONGEST_US)
 
     def greeted(self, producer: str, origin: str) -> None:
-        """A producer says where its rows come from, "" where that is not known yet.
+        """Takes the origin of a producer's rows, "" if not known yet.
 
         Raises:
-          OtherOrigin: from elsewhere than ours (S6).
+          OtherOrigin: it differs from ours (S6).
         """
         if self.origin and origin and origin != self.origin:
             raise OtherOrigin(f"the rows of {producer} come from log {origin}; we have read log {self.origin}")
         self.origin = self.origin or origin
 
     def foreign(self, generation: int, incarnation: int, why: str, now: int) -> None:
-        """The producer of a feed does not continue what we have read: it is asked again if there is nobody else."""
+        """Notes that a feed's producer does not continue our log: it is tried again only if there is no other."""
         feed = self.feed(generation)
         if feed is None:
             return
@@ -169,7 +169,7 @@ class Input:
         producer.retry_at = now + FOREIGN_RETRY_US
 
     def quarantine(self, generation: int, incarnation: int, now: int) -> bool:
-        """The producer broke the rules: its incarnation is not trusted again (B7).  False: we had closed the feed."""
+        """Bans the incarnation of a producer that broke the protocol (B7).  False: the feed was closed already."""
         feed = self.feed(generation)
         if feed is None:
             return False
@@ -179,16 +179,16 @@ class Input:
         return True
 
     def paused(self, generation: int, paused: bool) -> None:
-        """We stop reading a feed, or go on."""
+        """Notes that reading of a feed pauses or resumes."""
         feed = self.feed(generation)
         if feed is not None:
             feed.paused = paused
             feed.ahead_since = feed.behind_since = None
 
     def part_came(self, generation: int) -> None:
-        """Something came of a feed, which is no whole frame yet: a large one takes its time over a slow link.
+        """Notes that a part of a frame came: a large frame takes long over a slow link.
 
-        Where another producer has more it is left all the same, until each was tried in vain.
+        If another producer has more, the feed is still left, until each was tried in vain.
         """
         feed = self.feed(generation)
         if feed is not None:
@@ -197,14 +197,14 @@ class Input:
                 feed.behind_since = None
 
     def state_changed(self, generation: int, state: NodeState, fresh: bool, *, incarnation: int, sequence: int) -> None:
-        """The producer of a feed, in the incarnation that we subscribed to, changed its state."""
+        """Takes a change of state of a feed's producer, in the subscribed incarnation."""
         feed = self.feed(generation)
         if feed is not None:
             feed.owes |= state is NodeState.STABILIZATION
             self.selector.state_changed(feed.producer, state, fresh, incarnation=incarnation, sequence=sequence)
 
     def begin(self, generation: int, position: int) -> None:
-        """The producer of a feed has chosen where we begin (F8)."""
+        """Takes the position at which the producer lets us begin (F8)."""
         feed = self.feed(generation)
         if feed is not None and self.start:
             self.start = ""
@@ -213,7 +213,7 @@ class Input:
     # --- choosing (F4) ---
 
     def choose(self, now: int) -> list[Action]:
-        """Decides anew whom to read; called after each piece of news: an answer to a heartbeat is one."""
+        """Decides which producers to read; called after each event, such as an answer to a heartbeat."""
         assert now >= self.selector.news_at, "F4: time does not go back"
         actions: list[Action] = []
         for feed in self._feeds():
@@ -227,7 +227,7 @@ class Input:
             if corr.opened:
                 if corr.owes:
                     return actions  # its rec_done is on the way
-                # It was STABLE when we subscribed, so no rec_done will come.
+                # The producer was STABLE when we subscribed, so no rec_done will come.
                 return actions + self._promote("it is stable")
         best = self.selector.best(now)
         if best is not None and (main is None or main.producer != best.name):
@@ -253,7 +253,7 @@ class Input:
         if corr is not None and corr.producer != wanted:
             self.corr = None
             actions.append(Close(corr.generation, "no more corrections to be had"))
-        # This holds also for the producer that we read: it may accept no second connection, though the first one works.
+        # This holds also for the producer of MAIN: it may refuse a second connection though the first works.
         if wanted is not None and self.corr is None and self.producers[wanted].retry_at <= now:
             self.corr, opening = self._open(wanted, CORRECTIONS, now)
             actions.append(opening)
@@ -278,16 +278,16 @@ class Input:
             self.corr = None
 
     def _open(self, producer: str, mode: Mode, now: int) -> tuple[Feed, Open]:
-        """A new feed, and the connection work for it."""
+        """Returns a new feed, and the connection work for it."""
         port = self.port
         self._generation += 1
         feed = Feed(self._generation, producer, mode, port.position, last_arrival=now)
         return feed, Open(feed.generation, producer, mode, port.position, port.frontier, port.held, port.t_star())
 
-    # --- what the rest of the replica asks ---
+    # --- questions of the replica ---
 
     def fresh(self, now: int) -> bool:
-        """T2: MAIN is open, its producer sends new data, and something arrived within X or the producer is full."""
+        """T2: is MAIN open, does its producer send new data, and did data arrive within X or is the producer full?"""
         if self.port.frontier >= END_OF_TIME:
             return True
         feed = self.main
@@ -300,7 +300,7 @@ class Input:
         return sends and producer.alive and (producer.full or now - feed.last_arrival <= self._x_us)
 
     def arriving(self, now: int) -> bool:
-        """R1: a feed on which something arrived lately."""
+        """R1: did data arrive on a feed lately?"""
         if self.port.frontier >= END_OF_TIME:
             return True
         return any(
@@ -309,14 +309,14 @@ class Input:
         )
 
     def live(self, now: int) -> bool:
-        """S5: it delivers, from a producer that is STABLE."""
+        """S5: does a STABLE producer deliver?"""
         main = self.main
         return main is not None and self.producers[main.producer].state is NodeState.STABLE and self.arriving(now)
 
     def caught_up(self) -> bool:
-        """We hold everything stable that MAIN has told us of.
+        """Do we hold everything stable that the producer of MAIN has announced?
 
-        MAIN counts, not the furthest of all producers: if MAIN always lags another one, that would never be true.
+        MAIN counts, not the furthest producer: if MAIN always lags another, the answer would never be yes.
         """
         if self.port.frontier >= END_OF_TIME:
             return True
@@ -370,7 +370,7 @@ class Input:
         return []
 
     def _rec_done(self, feed: Feed, element: RecDone) -> list[Action]:
-        """R changes no data, and no state, for that was told before it (F2); on CORRECTIONS it moves the feeds (F5)."""
+        """Takes a rec_done, which changes neither data nor state (F2); on CORRECTIONS it moves the feeds (F5)."""
         if feed is not self.corr:
             self.port.rec_done(element)
             return []
@@ -382,7 +382,7 @@ class Input:
 
 
 def choose_among(inputs: Sequence[Input], now: int, peer: str | None) -> list[tuple[int, Action]]:
-    """What the inputs of an owner decide, by index: those that may read ``peer``; None: all."""
+    """Returns the decisions of inputs with their index, for inputs that may read ``peer``; None: for all."""
     return [
         (at, action)
         for at, input in enumerate(inputs)

@@ -1,4 +1,4 @@
-"""Which replicas of one upstream partition a consumer reads, and for what (rules F1-F5).
+"""Selects the replicas of one upstream partition that a consumer reads (rules F1-F5).
 
 Pure: heartbeat answers and first frames of subscriptions come in; :class:`replicas.consumer.input.Input` asks for the
 best producer, and opens and closes feeds by it.
@@ -15,16 +15,16 @@ from spe.stream.names import NodeState
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
 from spe.wire.messages import Start
 
-#: How often patience with a producer that gives nothing doubles while none of them gives anything.
+#: How often the patience with a silent producer doubles while all are silent.
 _DOUBLED_MOST: Final = 2
 
 
 class ReadFeeds(Protocol):
-    """What a consumer reads of a channel now.
+    """The present feeds of a consumer for a channel.
 
     Attributes:
       main, corr: its feeds.
-      port: where elements go.
+      port: takes the elements.
       start: a client that holds nothing begins where its producer says; "" once that is known (F8).
     """
 
@@ -38,7 +38,7 @@ class ProducerSelector:
     """Knows the producers of one channel, and ranks them.
 
     Args:
-      reading: what the consumer reads now.
+      reading: the consumer's present feeds.
       consumer: our name; spreads consumers over equally good producers.
       stall_us: silence after which a feed is suspect (T7).
       useless_us: a producer that shows no new results for this long ranks below those that do (F4).
@@ -57,16 +57,16 @@ class ProducerSelector:
         self.corrections = corrections
         self.producers: dict[str, Producer] = {}
         self.news_at = 0
-        #: Producers that were turned to since something last came.
+        #: Producers that were tried since an element last came.
         self._in_vain = 0
         self.set_useless(useless_us)
 
     def set_useless(self, useless_us: int) -> None:
-        """How long a producer may show no new results, from now on."""
+        """Sets how long a producer may show no new results."""
         self._useless_us = max(useless_us, self.stall_us)
 
     def set_producers(self, names: Collection[str]) -> None:
-        """Other processes serve the channel from now on; new ones are not heard yet."""
+        """Changes the producers of the channel; new ones are not heard yet."""
         # Each consumer orders equal producers differently, so that consumers spread over them.
         order = sorted(names, key=lambda p: (zlib.crc32(f"{self._consumer}|{p}".encode()), p))
         self.producers = {name: self.producers.get(name) or Producer(name) for name in order}
@@ -75,9 +75,9 @@ class ProducerSelector:
     # --- news ---
 
     def heard(self, name: str, incarnation: int, status: ProducerStatus, now: int) -> None:
-        """A heartbeat answer, or the first frame of a subscription, about our channel.
+        """Takes the status in a heartbeat answer, or in the first frame of a subscription, for our channel.
 
-        The two come over different connections, in any order: what is older than what we know changes nothing (F4).
+        The two come over different connections, in any order: an older status changes nothing (F4).
         """
         self.note_news(now)
         producer = self.producers[name]
@@ -89,14 +89,14 @@ class ProducerSelector:
         producer.take(incarnation, status, now)
 
     def note_news(self, now: int) -> None:
-        """Something came.  If nothing came from any producer for a while, we may have been frozen ourselves."""
+        """Notes an event.  If none came from any producer for a while, this process may have been frozen."""
         gap_us = now - self.news_at
         if gap_us > self.stall_us:
             self._shift_producers(gap_us, now)
         self.news_at = now
 
     def shift(self, gap_us: int, now: int) -> None:
-        """We were not running for the last ``gap_us`` (T1)."""
+        """Discounts ``gap_us`` during which this process was frozen (T1)."""
         assert gap_us >= 0, "T1: a standstill has a length"
         self._shift_producers(gap_us, now)
         self.news_at = now
@@ -106,42 +106,42 @@ class ProducerSelector:
             producer.shift(gap_us, now)
 
     def element_came(self, now: int) -> None:
-        """An element came on some feed: its producer was not turned to in vain."""
+        """Notes that an element came: no producer was tried in vain."""
         self.note_news(now)
         self._in_vain = 0
 
     def turned(self) -> None:
-        """MAIN is opened to another producer."""
+        """Notes that MAIN is opened to another producer."""
         self._in_vain += 1
 
     @property
     def all_in_vain(self) -> bool:
-        """Was each producer turned to, and gave nothing?"""
+        """Was each producer tried in vain?"""
         return self._in_vain > len(self.producers) + _DOUBLED_MOST
 
     def state_changed(self, name: str, state: NodeState, fresh: bool, *, incarnation: int, sequence: int) -> None:
-        """A producer, in the incarnation that we subscribed to, changed its state."""
+        """Takes a change of state of a producer, in the subscribed incarnation."""
         producer = self.producers[name]
         if (incarnation, sequence) > (producer.incarnation, producer.sequence):
             producer.incarnation, producer.sequence = incarnation, sequence
             producer.state, producer.fresh = state, fresh
 
-    # --- whom to read (F4) ---
+    # --- the producer to read (F4) ---
 
     def best(self, now: int) -> Producer | None:
-        """The producer to read; None: there is none."""
+        """Returns the producer to read; None: there is none."""
         stalled = self._stalled(now)
         usable = [p for p in self.producers.values() if self.is_usable(p, now)]
         return max(usable, key=lambda p: self.rank(p, now, stalled=stalled), default=None)
 
     def rank(self, producer: Producer, now: int, *, stalled: bool) -> tuple[int, ...]:
-        """The larger the better; of equal producers the first in our order counts.
+        """Returns the rank of a producer: larger is better, and of equal producers the first in our order wins.
 
-        A producer that continues what we have read comes first, then one that gives results; then its state decides;
-        then the one that we read already.
+        A producer that continues our log comes first, then one that gives results; then its state decides; then the
+        present producer comes first.
 
         Args:
-          stalled: MAIN gives nothing though another producer has more.
+          stalled: MAIN is silent though another producer has more.
         """
         continues = producer.foreign != producer.incarnation
         return (continues, self._useful(producer, now), *self._rank_by_state(producer, stalled=stalled))
@@ -163,8 +163,8 @@ class ProducerSelector:
     def _waits_for_us(self, producer: Producer) -> bool:
         """Does it correct, and is its output full until we read it?
 
-        If we read another one, we never get the corrections.  Only for consumers with one feed (F7); it is kept until
-        the correction ends.
+        If we read another producer, we never get the corrections.  Only for consumers with one feed (F7), which keep
+        it until the correction ends.
         """
         main = self._reading.main
         if main is not None and main.relieves and self.state(main) is NodeState.STABILIZATION:
@@ -176,7 +176,7 @@ class ProducerSelector:
         return self.producers[feed.producer].state
 
     def _is_main(self, producer: Producer) -> bool:
-        """Do we read new results from it?"""
+        """Is it the producer of MAIN?"""
         main = self._reading.main
         return main is not None and main.producer == producer.name
 
@@ -193,14 +193,14 @@ class ProducerSelector:
         )
 
     def _stalled(self, now: int) -> bool:
-        """Nothing stable came, and another STABLE replica has more: ours is cut off without knowing it.
+        """Is MAIN silent while another STABLE replica has more?  Then its producer is cut off and does not know it.
 
-        Once each was tried in vain, none may have had the time to answer: each gets twice as long as the one before.
+        If all were tried in vain, they may have had too little time: the patience doubles.
         """
         main = self._reading.main
         if main is None or main.paused:
             return False
-        full = self.producers[main.producer].full  # another producer that is full as well is no better
+        full = self.producers[main.producer].full  # another full producer is no better
         if not any(
             p.name != main.producer
             and p.state is NodeState.STABLE
@@ -225,7 +225,7 @@ class ProducerSelector:
         if main is not None and main.paused and self._is_main(producer):
             return True  # we do not read it
         if producer.full:
-            # Full for us: it has no room until we have read what it has.  Else others are, or will be, full as well.
+            # Full because of us: it has no room until we have read its output.  Else other producers get full too.
             return producer.last_id > self._reading.port.position or (
                 main is not None and main.producer == producer.name
             )
@@ -234,14 +234,14 @@ class ProducerSelector:
     # --- feeds that cannot go on, and corrections (F5) ---
 
     def hopeless(self, feed: Feed, now: int) -> str:
-        """Why this feed cannot go on; "" if it can."""
+        """Returns why this feed cannot continue; "" if it can."""
         producer = self.producers[feed.producer]
         if not producer.alive:
             return "no heartbeat"
         if producer.quarantined == producer.incarnation:
             return "quarantined"
-        # A live heartbeat proves nothing about the data connection: it says it has more, and nothing comes (F4).  The
-        # clock runs from when it said so: after a silence of its own its news may overtake its data.
+        # A heartbeat does not prove that the data connection works: more is announced, and nothing comes (F4).
+        # Time runs from the announcement: after a pause of the producer, its heartbeat may overtake its data.
         if not feed.opened or feed.paused or not self._has_more(feed, producer):
             feed.ahead_since = None
             return ""
@@ -250,7 +250,7 @@ class ProducerSelector:
         return "half open" if now - feed.ahead_since > self.stall_us else ""
 
     def _has_more(self, feed: Feed, producer: Producer) -> bool:
-        """Does its producer say that it has made what this feed should have brought?"""
+        """Has its producer announced more than this feed has brought?"""
         port, fresh = self._reading.port, producer.state is NodeState.STABILIZATION and producer.fresh
         if feed is self._reading.main and (producer.state is NodeState.UP_FAILURE or fresh):
             arrived = max(port.frontier, port.t_star() + 1 if port.held else BEFORE_TIME)
@@ -261,7 +261,7 @@ class ProducerSelector:
         return producer.frontier > port.frontier and producer.last_id >= port.position
 
     def corrector(self, now: int) -> str | None:
-        """The producer to read CORRECTIONS from; None: there are none to be had."""
+        """Returns the producer to read CORRECTIONS from; None: there is none."""
         main, corr = self._reading.main, self._reading.corr
         if not self.corrections or main is None:
             return None
@@ -281,35 +281,35 @@ class ProducerSelector:
             state is not NodeState.RECOVERING and (corr.owes or not corr.opened)
         )
 
-    # --- for the rest of the consumer ---
+    # --- questions of the consumer ---
 
     def lost(self, name: str) -> None:
-        """More than three heartbeats missed, or the connection to its process is gone (F3)."""
+        """Notes that a producer is lost: three heartbeats were missed, or its connection broke (F3)."""
         self.producers[name].alive = False
 
     def refused(self, name: str, incarnation: int, first: int) -> None:
-        """A producer begins only at id ``first``, behind what we need."""
+        """Notes that a producer begins only at id ``first``, behind our position."""
         producer = self.producers[name]
         producer.first = first
         if self._reading.start:
             producer.lost_start = incarnation
 
     def truncated(self) -> bool:
-        """Has every producer that we reach truncated what we need next (A3, F8)?"""
+        """Has every reachable producer truncated what we need next (A3, F8)?"""
         if self._reading.start:
             return all(p.lost_start == p.incarnation for p in self.serving()) and bool(self.serving())
         return self.forgotten(self._reading.port.position)
 
     def serving(self) -> list[Producer]:
-        """Those that we reach and that are not recovering themselves."""
+        """Returns reachable producers that are not recovering themselves."""
         return [p for p in self.producers.values() if p.alive and p.state is not NodeState.RECOVERING]
 
     def forgotten(self, position: int) -> bool:
-        """Every producer that we reach has truncated what follows ``position`` (A3)."""
+        """Has every reachable producer truncated what follows ``position`` (A3)?"""
         reachable = self.serving()
         return bool(reachable) and all(p.first > position + 1 for p in reachable)
 
     def other_logs(self) -> dict[str, str]:
-        """Producers that do not continue what we have read, and why."""
+        """Returns the producers that do not continue our log, with the reasons."""
         foreign = (p for p in self.producers.values() if p.foreign == p.incarnation)
         return {p.name: f"{p.foreign_why} ({p.foreign_count} times)" for p in foreign}

@@ -1,7 +1,7 @@
 """The connections of a consuming process: heartbeats to every producer, and the feeds that its inputs choose.
 
 One :class:`Upstream` per process.  It serves any number of owners (partition replicas on a node, the one view of a
-client), asks every producer's process once per heartbeat for the states of its streams, and carries the owners'
+client), asks every producer's process once per heartbeat for the states of its streams, and sends the owners'
 acknowledgements with the question (rules F3, A1).
 """
 
@@ -50,7 +50,7 @@ from spe.wire.messages import SetMode as SetModeMessage
 
 
 class Owner(Protocol):
-    """Whoever reads inputs."""
+    """An owner of inputs: a partition replica, a standby, or the view of a client."""
 
     name: str
 
@@ -58,41 +58,41 @@ class Owner(Protocol):
     def inputs(self) -> Sequence[Input]: ...
 
     def choose(self, now: int, peer: str | None) -> list[tuple[int, Action]]:
-        """Connection work, per input index: of those that may read ``peer``; None: of all."""
+        """Returns connection work with its input index, for inputs that may read ``peer``; None: for all inputs."""
         ...
 
     def redirect(self, directory: Directory, now: int) -> list[tuple[int, Action]]:
-        """Another directory counts; the connection work that follows, per input index."""
+        """Follows a changed directory; returns connection work with its input index."""
         ...
 
     def acks(self) -> list[tuple[Channel, int]]: ...
 
     def substream(self, channel: Channel) -> tuple[int, int]:
-        """(index, count) of the substream that we read of a channel; (0, 1) is the whole."""
+        """Returns (index, count) of the substream that is read of a channel; (0, 1) is the whole."""
         ...
 
     def delivered(self, rows: int, nbytes: int, step_ns: int) -> None:
-        """Elements have arrived; called once per read, not per element.
+        """Counts elements that have arrived; called once per read, not per element.
 
         Args:
-          rows: how many rows they have.
-          nbytes: of the read.
-          step_ns: how long it took to decode them and to hand them over.
+          rows: number of rows.
+          nbytes: bytes of the read.
+          step_ns: time of decoding and delivering them.
         """
         ...
 
     async def room(self, index: int) -> None:
-        """Waits until there is room for more of an input: back-pressure."""
+        """Waits until there is room for more data of an input: back-pressure."""
         ...
 
 
 class Upstream:
-    """See the module.
+    """Keeps the connections of a consuming process.
 
     Args:
-      keeper: who we are, and the directory that counts.
+      keeper: our identity and the current directory.
       other_message: called with (peer, message) for messages on a control connection that are not heartbeat answers.
-      acks: what to acknowledge to a peer; None: what the owners say.
+      acks: returns the acknowledgements for a peer; None: those of the owners.
       heard: called with the peer's name and its HeartbeatAnswer.
       gone: called with the peer's name when it does not answer any more.
     """
@@ -117,14 +117,14 @@ class Upstream:
         self._gone = gone
         self._other_message = other_message
         self._owners: dict[str, Owner] = {}
-        #: Dictionaries for strings that arrive, by owner: what one holds must not keep the texts of another one.
+        #: Dictionaries for strings that arrive, by owner: no owner's data may keep texts of another in memory.
         self._pools: dict[str, StringPool] = {}
-        #: The producer that an input (owner, index) read last.
+        #: Last producer that each input (owner, index) read.
         self._read: dict[tuple[str, int], str] = {}
         #: Cache: the producers of each channel.
         self._makers: dict[Channel, frozenset[str]] = {}
         self._feeds: dict[tuple[str, int, int], tuple[trio.CancelScope, list[Connection]]] = {}
-        #: By (owner, channel, producer) the incarnation that does not continue what the owner has read (S6).
+        #: Incarnation that does not continue the owner's log, by (owner, channel, producer) (S6).
         self._refused: dict[tuple[str, Channel, str], int] = {}
         self._watched: dict[str, Heartbeats] = {}
         self._nursery: trio.Nursery | None = None
@@ -140,7 +140,7 @@ class Upstream:
             await trio.sleep_forever()  # there may be nobody to ask yet
 
     def redirect(self, directory: Directory, peers: Mapping[str, str]) -> None:
-        """Another directory counts: owners are told, and other processes are asked for heartbeats."""
+        """Follows a changed directory, for all owners and for the processes that get heartbeats."""
         self._makers.clear()
         now = self._env.clock.monotonic_us()
         for owner in list(self._owners.values()):
@@ -151,7 +151,7 @@ class Upstream:
             self.choose()
 
     def watch(self, peers: Mapping[str, str]) -> None:
-        """From now on these processes, and no others, are asked for heartbeats."""
+        """Sets the processes that get heartbeats."""
         assert self._nursery is not None, "F3: it runs"
         self._watch_all(self._nursery, peers)
 
@@ -189,13 +189,13 @@ class Upstream:
         self._refused = {refused: incarnation for refused, incarnation in self._refused.items() if refused[0] != name}
 
     def tell(self, peer: str, message: Message) -> None:
-        """Sends on the control connection to a peer, if there is one; whoever asks does not wait for a slow peer."""
+        """Sends a message on the control connection to a peer, if there is one, without waiting for a slow peer."""
         heartbeats = self._watched.get(peer)
         if heartbeats is not None and heartbeats.connection is not None and self._nursery is not None:
             self._nursery.start_soon(send, heartbeats.connection, message)
 
     def versions(self) -> dict[str, Version]:
-        """The directory's version by which each process goes, as far as we have heard."""
+        """Returns the known version of the directory that each process follows."""
         return {
             peer: heartbeats.exchange.theirs
             for peer, heartbeats in self._watched.items()
@@ -203,13 +203,13 @@ class Upstream:
         }
 
     def unreachable(self) -> dict[str, UnreachedStatus]:
-        """Who does not answer us, and why."""
+        """Returns the processes that do not answer, with the reasons."""
         return {
             peer: heartbeats.trouble for peer, heartbeats in self._watched.items() if heartbeats.trouble is not None
         }
 
     def choose(self, peer: str | None = None) -> None:
-        """Lets every owner decide anew, of all inputs or those that may read ``peer``, and does what they want."""
+        """Lets every owner decide for all inputs, or those that may read ``peer``, and performs the actions."""
         for owner in list(self._owners.values()):
             self._choose_for(owner, peer)
 
@@ -217,7 +217,7 @@ class Upstream:
 
     def _answered(self, peer: str, answer: HeartbeatAnswer) -> None:
         self._tell_inputs(peer, answer)
-        if self._refused:  # started anew, it may have what we have read
+        if self._refused:  # after a restart it may continue our log
             refused, now = self._refused, answer.incarnation
             self._refused = {key: was for key, was in refused.items() if key[2] != peer or was >= now}
         if self._heard is not None:
@@ -247,7 +247,7 @@ class Upstream:
         self.choose()
 
     def _acks_for(self, peer: str) -> list[Ack]:
-        """Every producer of a channel gets the acknowledgements of it: all of them buffer (A1)."""
+        """Returns the acknowledgements for a peer: every producer of a channel gets them, for all buffer it (A1)."""
         return [
             Ack(channel.stream, channel.partition, owner.name, upto)
             for owner in self._owners.values()
@@ -265,7 +265,7 @@ class Upstream:
     # --- feeds ---
 
     def _choose_for(self, owner: Owner, peer: str | None = None) -> None:
-        if self._nursery is None or self._owners.get(owner.name) is not owner:  # it was put away a moment ago
+        if self._nursery is None or self._owners.get(owner.name) is not owner:  # the owner was just removed
             return
         for index, action in owner.choose(self._env.clock.monotonic_us(), peer):
             self._perform(owner, index, action)
@@ -292,7 +292,7 @@ class Upstream:
         if isinstance(action, Open):
             trace("subscribe", consumer=owner.name, channel=channel, producer=action.producer, mode=action.mode)
             feed = self._feeds[key] = (trio.CancelScope(), [])
-            # Handed over, not looked up: the feed may be closed again before its task has run for the first time.
+            # Passed, not looked up: the feed may be closed before its task first runs.
             self._nursery.start_soon(self._feed, owner, index, action, *feed)
         elif isinstance(action, Close):
             trace("unsubscribe", consumer=owner.name, channel=channel, why=action.reason)
@@ -322,7 +322,7 @@ class Upstream:
     async def _feed(
         self, owner: Owner, index: int, action: Open, scope: trio.CancelScope, connections: list[Connection]
     ) -> None:
-        """One subscription, from connecting to its end."""
+        """Runs one subscription, from connecting to its end."""
         input, generation = owner.inputs[index], action.generation
         key = (owner.name, index, generation)
         clock = self._env.clock
@@ -361,14 +361,14 @@ class Upstream:
                 self._choose_for(owner)
 
     async def _dial(self, producer: str, address: str) -> tuple[Connection, Welcome]:
-        """Raises LinkBroken also where who answers does not speak as we do: it may be another process (B7)."""
+        """Connects to a producer.  Raises LinkBroken also for a malformed answer: it may be another process (B7)."""
         try:
             return await dial(self._env, self._plan, self._me, producer, address)
         except RemoteProtocolError as error:
             raise LinkBroken(f"while connecting: {error}") from error
 
     def _quarantine(self, owner: Owner, input: Input, action: Open, incarnation: int, why: str) -> None:
-        """A producer broke the protocol (B7)."""
+        """Handles a producer that broke the protocol (B7)."""
         channel, producer = str(input.channel), action.producer
         self._env.trace.event("quarantine", producer=producer, channel=channel, why=why)
         if input.quarantine(action.generation, incarnation, self._env.clock.monotonic_us()):
@@ -376,7 +376,7 @@ class Upstream:
             say(text, Level.ERROR, event="quarantine", channel=channel, producer=producer)
 
     def _refuse(self, owner: Owner, input: Input, action: Open, incarnation: int, why: str) -> None:
-        """A producer does not continue what we have read (S6)."""
+        """Handles a producer that does not continue our log (S6)."""
         channel, producer = str(input.channel), action.producer
         self._refused[owner.name, input.channel, producer] = incarnation
         self._env.trace.event("other_log", consumer=owner.name, channel=channel, producer=producer, why=why)
@@ -392,11 +392,11 @@ class Upstream:
         incarnation: int,
     ) -> None:
         start = input.start
-        # From here on a change of mode goes out after this; one that came before is in it (F5).
+        # A later change of mode is sent after this message; an earlier one is in it (F5).
         connections.append(connection)
         await connection.send(_subscription(owner, input, action))
         answer = await connection.receive_message()
-        await trio.lowlevel.checkpoint_if_cancelled()  # the feed was closed as it came: it concerns nobody (F1)
+        await trio.lowlevel.checkpoint_if_cancelled()  # the feed was closed as the answer came (F1)
         answer = _accepted(input, action, incarnation, answer)
         input.greeted(action.producer, answer.origin)
         if start:
@@ -405,7 +405,7 @@ class Upstream:
         self._refused.pop((owner.name, input.channel, action.producer), None)
         input.selector.heard(action.producer, incarnation, answer, self._env.clock.monotonic_us())
         input.opened(action.generation, self._env.clock.monotonic_us())
-        # A heartbeat may have told of a newer state already: the rec_done of this one will come all the same (V2).
+        # A heartbeat may have brought a newer state: the rec_done of this one still comes (V2).
         state, generation = NodeState(answer.state), action.generation
         input.state_changed(generation, state, answer.fresh, incarnation=incarnation, sequence=answer.sequence)
         self._choose_for(owner)  # at once: a heartbeat may be a period old (F2)
@@ -426,7 +426,7 @@ class Upstream:
             input.paused(generation, False)
             frames = await connection.receive()
             if self._owners.get(owner.name) is not owner:
-                await trio.lowlevel.checkpoint()  # it was put away a moment ago: this ends us
+                await trio.lowlevel.checkpoint()  # the owner was just removed: this ends the task
             now = clock.monotonic_us()
             begun, rows, before, read = clock.step_ns(), 0, read, connection.received
             try:
@@ -442,21 +442,21 @@ class Upstream:
                         history(Received(now, owner.name, channel, producer, generation, mode, element))
                     for action in input.element(generation, element, now):
                         self._perform(owner, index, action)
-            finally:  # also of what came before a state that ends this feed, or before nonsense
+            finally:  # also for elements before a state that ends this feed, or before a malformed frame
                 owner.delivered(rows, read - before, clock.step_ns() - begun)
-            del frames  # else they are kept, with all that came with them, until more comes
+            del frames  # else they stay in memory until more comes
 
     async def _take_state(self, owner: Owner, input: Input, generation: int, incarnation: int, frame: Frame) -> None:
-        """The producer of a feed changed its state."""
+        """Takes a change of state of a feed's producer."""
         message = decode_message(frame.body)
         if not isinstance(message, StateChange):
             raise RemoteProtocolError(f"unexpected {type(message).__name__} on a subscription")
         state, sequence = NodeState(message.state), message.sequence
         input.state_changed(generation, state, message.fresh, incarnation=incarnation, sequence=sequence)
-        # Before the undo that may follow it is taken: somebody else may have fresh results still (F4).
+        # Before an undo that may follow: another producer may still have fresh results (F4).
         self._choose_for(owner)
         if input.feed(generation) is None:
-            await trio.lowlevel.checkpoint()  # we have been closed: this ends us
+            await trio.lowlevel.checkpoint()  # the feed was closed: this ends the task
 
 
 def _subscription(owner: Owner, input: Input, action: Open) -> Subscribe:
@@ -479,7 +479,7 @@ def _subscription(owner: Owner, input: Input, action: Open) -> Subscribe:
 
 
 def _accepted(input: Input, action: Open, incarnation: int, answer: Message) -> Subscribed:
-    """The answer to a subscription.  Raises LinkClosed, OtherOrigin, RemoteProtocolError where it is refused."""
+    """Checks the answer to a subscription.  Raises LinkClosed, OtherOrigin, RemoteProtocolError if it is refused."""
     producer = action.producer
     if producer not in input.producers:
         raise LinkClosed(f"{producer} has left")

@@ -1,4 +1,4 @@
-"""Batches and the boundaries between them, in order: what both the stable log and a tentative suffix consist of."""
+"""A sequence of batches and boundaries, as in the stable log and in a tentative suffix."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from spe.stream.batch import Batch, BoolArray, Int64Array, concat_rows
 from spe.stream.text_size import rows_within
 from spe.stream.times import BEFORE_TIME
 
-#: Rows after which small batches are not joined any more when a backlog is read; from 1,000 on more gains little.
+#: Small batches of a backlog are joined up to this many rows; beyond 1,000 more gains little.
 COALESCE_ROWS: Final = 4_096
-#: Bytes beyond which a batch becomes several entries: what goes first when a cap is reached is an entry at least, and a
-#: slice of long texts may be larger than the cap.
+#: A larger batch becomes several entries, bytes: at a cap at least one entry is dropped, and a slice of long texts may
+#: be larger than the cap.
 ENTRY_BYTES_MAX: Final = 8 << 20
 
 
 class ElementLog:
-    """Entries in order, appended at the end and dropped from the front.  Numbered since the beginning.
+    """Entries in order, numbered since the beginning, appended at the end and dropped from the front.
 
-    The oldest may lie in spill files; who reads does not see the difference.
+    The oldest may be in spill files, which readers do not notice.
 
     Args:
       last_id: id before the first batch.
       frontier: boundary before the first batch.
-      spill: where the oldest entries of a stable log may go; None: all stay in memory.
+      spill: takes the oldest entries of a stable log; None: all stay in memory.
     """
 
     __slots__ = (
@@ -61,17 +61,17 @@ class ElementLog:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory that the log takes."""
+        """Memory of the log, bytes."""
         return self.memory_bytes + (self._spilled.nbytes if self._spilled else 0)
 
     def stored_after(self, last_id: int) -> int:
-        """Bytes of the entries that reach beyond an id, in memory and in spill files (which count as a whole)."""
+        """Returns the bytes of entries that reach beyond an id, in memory and in spill files (counted as a whole)."""
         in_memory = sum(entry.nbytes for entry in self._entries[self._after(last_id) :])
         return in_memory + (self._spilled.stored_bytes if self._spilled and last_id < self._memory_base_id else 0)
 
     @property
     def start(self) -> int:
-        """Number of the first entry that is still here."""
+        """Number of the first entry."""
         return self._spilled.start if self._spilled else self._memory_start
 
     @property
@@ -85,12 +85,12 @@ class ElementLog:
 
     @property
     def first(self) -> int:
-        """Smallest id that is still here, or that the next tuple will have."""
+        """Smallest id in the log, or the id of the next tuple."""
         return self._base_id + 1
 
     @property
     def damaged(self) -> bool:
-        """Does it begin where it does because what stood before was lost?"""
+        """Does the log begin behind a part that was lost to damage?"""
         return self._spilled is not None and self._spilled.lost_id == self._base_id > 0
 
     @property
@@ -99,7 +99,7 @@ class ElementLog:
         return self.end == 0 and self.frontier == BEFORE_TIME
 
     def __getitem__(self, number: int) -> Entry:
-        """Raises SpillDamaged when it is lost: everything up to there is forgotten then; SpillNotLoaded."""
+        """Returns an entry.  Raises SpillNotLoaded; SpillDamaged if it is lost, and forgets everything up to it."""
         if number < self._memory_start:
             assert self._spilled is not None, "A9: only an entry that was spilled is not in memory"
             return self._spilled[number]
@@ -129,17 +129,17 @@ class ElementLog:
             self._entries[-1].boundary = boundary
 
     def drop_first(self) -> Batch:
-        """Forgets the first entry, of a log that spills nothing, and returns its batch."""
+        """Removes the first entry, of a log without spill files, and returns its batch."""
         assert not self._spilled, "A9: a log that spills keeps its entries in order on the disk"
         batch = self._entries[0].batch
         self._leave_memory(1)
         return batch
 
     def drop_through(self, last_id: int, down_to: int = 0) -> None:
-        """Forgets entries that lie wholly at or below an id; of what is spilled, whole pieces.
+        """Forgets entries wholly at or below an id; of spilled ones only whole pieces.
 
         Args:
-          down_to: bytes of memory that may stay; then the newest of these entries do.
+          down_to: bytes of memory that may stay; the newest of these entries do.
         """
         if self._spilled:
             self._spilled.forget_through(last_id)
@@ -151,7 +151,7 @@ class ElementLog:
             self._leave_memory(count)
 
     def spill(self, above_bytes: int, piece_bytes: int) -> None:
-        """Moves the oldest entries to spill files while more than ``above_bytes`` are in memory, and room is there."""
+        """Moves the oldest entries to spill files while more than ``above_bytes`` are in memory and files have room."""
         while self._spilled is not None and self.memory_bytes > above_bytes:
             count = size = 0
             while size < piece_bytes and count < len(self._entries) - 1:  # the last one's boundary may still advance
@@ -162,19 +162,19 @@ class ElementLog:
             self._leave_memory(count)
 
     def number_after(self, last_id: int) -> int:
-        """Number of the first entry that reaches beyond an id."""
+        """Returns the number of the first entry that reaches beyond an id."""
         if self._spilled and last_id < self._memory_base_id:
             return self._spilled.number_after(last_id)
         return self._memory_start + self._after(last_id)
 
     def spilled_after(self, last_id: int) -> list[Entry]:
-        """Entries of the first spilled piece that reaches beyond an id; none: memory has the rest.
+        """Returns the entries of the first spilled piece that reaches beyond an id; none: memory has the rest.
 
         Raises SpillDamaged as above."""
         return self._spilled.piece_after(last_id) if self._spilled else []
 
     def entries_after(self, last_id: int) -> list[Entry]:
-        """Raises SpillDamaged as above."""
+        """Returns the entries that reach beyond an id.  Raises SpillDamaged as above."""
         spilled = list(self._spilled.entries_after(last_id)) if self._spilled else []
         return spilled + self._entries[self._after(last_id) :]
 
@@ -182,7 +182,7 @@ class ElementLog:
         return bisect_right(self._entries, last_id, key=lambda e: e.batch.upto_id)
 
     def _leave_memory(self, count: int) -> None:
-        """The first ``count`` entries in memory are forgotten, or in a file."""
+        """Removes the first ``count`` entries from memory."""
         if count:
             self.memory_bytes -= sum(e.nbytes for e in self._entries[:count])
             self._memory_base_id = self._entries[count - 1].batch.upto_id
@@ -190,7 +190,7 @@ class ElementLog:
             del self._entries[:count]
 
     def boundary_before(self, number: int) -> tuple[int, int]:
-        """(time, last id) of the promise that stands between two entries; BEFORE_TIME when there is none."""
+        """Returns (time, last id) of the boundary between two entries; BEFORE_TIME when there is none."""
         if number == self.end:
             return self.frontier, self.last_id
         if number == self.start:
@@ -202,12 +202,12 @@ class ElementLog:
 
 
 class Cursor:
-    """A place in an ElementLog.
+    """A position in an ElementLog.
 
     Attributes:
-      number: the entry that comes next.
-      done: everything up to this id has been taken (or is of no use).
-      taken_bytes: of the rows that were taken last.
+      number: number of the next entry.
+      done: everything up to this id was taken, or is not needed.
+      taken_bytes: bytes of the rows that were taken last.
     """
 
     __slots__ = ("done", "number", "taken_bytes")
@@ -220,22 +220,22 @@ class Cursor:
     def take(
         self, log: ElementLog, max_bytes: int, mask_of: Callable[[Entry], BoolArray | None]
     ) -> tuple[Batch | None, int]:
-        """Moves on by about ``max_bytes``; returns what lay there: (the rows in one batch, boundary after them).
+        """Advances by about ``max_bytes``; returns (the rows in one batch, boundary after them).
 
-        Small batches are joined, and only the boundary after the last is returned: a later boundary promises all that
-        an earlier one did, and rows sorted by time are promises themselves.  On the live path there is one batch and
-        one boundary, and nothing is copied.  Progress is made even when one row exceeds ``max_bytes``.
+        Small batches are joined, and only the boundary after the last is returned: a later boundary implies the
+        earlier ones, as do rows sorted by time.  On the live path there is one batch and one boundary, and nothing is
+        copied.  Progress is made even when one row exceeds ``max_bytes``.
 
         Args:
-          mask_of: which rows of an entry are wanted; None: all.
+          mask_of: returns the mask of wanted rows of an entry; None: all.
 
         Returns:
           None when no wanted row was passed; BEFORE_TIME when no boundary stands where the cursor is now.  The batch's
           ``from_id`` is that of its first part.
 
         Raises:
-          SpillDamaged: what comes next is lost.
-          SpillNotLoaded: what comes next is on disk; what lies before it was taken by the call before.
+          SpillDamaged: the next entry is lost.
+          SpillNotLoaded: the next entry is on disk; the previous call took all before it.
         """
         parts: list[Batch] = []
         size = count = 0
@@ -271,18 +271,18 @@ class Cursor:
             self.number += 1
         self.taken_bytes = size
         boundary, upto = log.boundary_before(self.number)
-        # A consumer that is ahead of this log has tuples which the boundary says nothing about yet.
+        # A consumer that is ahead of this log has tuples that the boundary does not cover yet.
         return _join(parts), boundary if upto >= self.done else BEFORE_TIME
 
 
 def _entries(whole: Entry) -> list[Entry]:
-    """The same as entries of at most ``ENTRY_BYTES_MAX``, as far as dividing it makes it smaller."""
+    """Divides an entry into entries of at most ``ENTRY_BYTES_MAX``, as far as that makes them smaller."""
     batch = whole.batch
     if whole.rows_bytes <= ENTRY_BYTES_MAX or len(batch) == 1:
         return [whole]
     head = _head(batch, len(batch) // 2)
     halves = [Entry(head), Entry(batch.after(head.upto_id))]
-    if 2 * sum(half.rows_bytes for half in halves) > 3 * whole.rows_bytes:  # both have the same texts
+    if 2 * sum(half.rows_bytes for half in halves) > 3 * whole.rows_bytes:  # the halves share texts
         return [whole]
     return [entry for half in halves for entry in _entries(half)]
 

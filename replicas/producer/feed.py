@@ -1,4 +1,4 @@
-"""Feeds of subscriptions: what a producer sends to its consumers."""
+"""Feeds of subscriptions: send the output of a producer to its consumers."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from spe.wire.codec import ElementEncoder
 from spe.wire.framing import Buffer
 from spe.wire.messages import StateChange, Subscribed
 
-#: Most that one pull may bring: what is encoded and sent in one piece.
+#: Most bytes of one pull, which is encoded and sent in one piece.
 PULL_BYTES: Final = 512 << 10
-#: After a pull that took longer, heartbeats are answered before the next feed has its turn.
+#: After a longer pull, heartbeats are answered before the next feed has its turn.
 LONG_NS: Final = 1_000_000
 
 
@@ -29,7 +29,7 @@ class Accepted:
     """A subscription that was accepted.
 
     Attributes:
-      sent: is told of each portion how many bytes it has, and how long it took to make, nanoseconds; None: nobody is.
+      sent: called with bytes and nanoseconds of encoding of each portion; None: not called.
     """
 
     greeting: Subscribed
@@ -40,7 +40,7 @@ class Accepted:
 
 
 class Feeds:
-    """The feeds of one process, which take turns: what is ready besides goes before the next long pull."""
+    """The feeds of one process, which take turns: other ready tasks run before the next long pull."""
 
     def __init__(self, clock: Clock, frame_bytes: int) -> None:
         self._clock = clock
@@ -67,7 +67,7 @@ class Feeds:
                 await opened.signal.wait(token)
 
     async def _pulled(self, opened: Accepted, encoder: ElementEncoder) -> bytes:
-        """What comes next, encoded; empty where there is nothing.  Raises LogError, SpillNotLoaded."""
+        """Pulls and encodes the next elements; empty where there are none.  Raises LogError, SpillNotLoaded."""
         if self._turn.locked():
             await self._turn.acquire()
         else:

@@ -1,4 +1,4 @@
-"""One entry of an output's log: a batch and the boundary behind it."""
+"""An entry of an output's log: a batch and the boundary behind it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spe.stream.batch import Batch, BoolArray
 from spe.stream.hashing import partition_of
 from spe.stream.times import BEFORE_TIME
 
-#: What an entry takes beside its arrays' contents: the objects, and per column an array's header.
+#: Bytes of an entry apart from its arrays' contents: the objects, and an array header per column.
 ENTRY_BYTES: Final = 512
 COLUMN_BYTES: Final = 192
 
@@ -25,8 +25,8 @@ class Entry:
     Attributes:
       boundary: microseconds of tuple time; BEFORE_TIME when none followed.  Consecutive boundaries with nothing in
         between are one: the last says everything.
-      rows_bytes: of its rows.
-      nbytes: what this is counted as.
+      rows_bytes: bytes of its rows.
+      nbytes: bytes that the entry is counted as.
     """
 
     __slots__ = ("_partitions", "batch", "boundary", "nbytes", "rows_bytes")
@@ -39,7 +39,7 @@ class Entry:
         self._partitions: dict[tuple[int, tuple[int, ...]], npt.NDArray[np.int32]] = {}
 
     def share(self, substream: Substream) -> BoolArray:
-        """Mask of the rows of a substream.  Rows are hashed once, however many consumers read."""
+        """Returns the mask of a substream's rows.  Rows are hashed once for all consumers."""
         index, count, key = substream
         partitions = self._partitions.get((count, key))
         if partitions is None:

@@ -1,7 +1,7 @@
-"""The log of an output channel of a replica, and what its consumers have acknowledged.  Pure.
+"""The log of an output channel of a replica, and the acknowledgements of its consumers.  Pure.
 
 One *stable log*, append-only, truncated from the front by acknowledgements (rule A2); and one *tentative
-suffix*, which goes as a whole when the correction is done.  :meth:`OutputLog.subscribe` gives cursors into both.
+suffix*, which is dropped as a whole when the correction is done.  :meth:`OutputLog.subscribe` gives cursors into both.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from spe.stream.schema import Schema
 from spe.stream.times import format_timestamp
 from spe.wire.messages import Mode, Start
 
-#: An incarnation that no process has: nothing was heard yet.
+#: An incarnation that no process has: not heard yet.
 _NEVER: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
 class LogTruncated:
-    """What the consumer needs next is gone; it must install a snapshot.  ``first``: smallest id that is left."""
+    """The log begins behind the consumer's position, so it must install a snapshot.  ``first``: smallest id left."""
 
     first: int
 
@@ -42,10 +42,10 @@ class LogNotReady:
 
 @dataclass(slots=True)
 class _Ack:
-    """What a configured consumer has processed into its stable state, as far as we heard.
+    """The last acknowledgement of a configured consumer.
 
     Attributes:
-      granted: the id from which an evicted standby counts again, though its own checkpoints are still older.
+      granted: id from which an evicted standby counts again, though its checkpoints are still older.
     """
 
     incarnation: int = _NEVER
@@ -59,11 +59,11 @@ class OutputLog:
 
     Args:
       channel: stream and partition.
-      schema: of its tuples.
+      schema: schema of its tuples.
       consumers: names of all configured consumers, ``unit/partition@node`` or ``client:name`` (Directory.consumers_of).
       limits: caps on both logs.
       standbys: consumers that hold checkpoints only (H2).
-      spill: where the oldest part of the stable log goes beyond half its cap; None: it stays in memory.
+      spill: takes the oldest part of the stable log beyond half its cap; None: it stays in memory.
       tail_bytes: acknowledged entries stay while the stable log has no more than this.
       changes: numbers the changes of state.  All logs that a process makes of one channel share it, so that consumers
         can tell which of two states is the newer one (F4); None: there is only this log.
@@ -97,19 +97,19 @@ class OutputLog:
         self.suffix = ElementLog()
         #: Number of the tentative run that the suffix belongs to.
         self.run = 0
-        #: How often STABILIZATION was entered: a subscription that sees it change owes a rec_done.
+        #: How often STABILIZATION was entered: a subscription owes a rec_done when it changes.
         self.stabilizations = 0
         #: How often the log was replaced by a snapshot.
         self.installs = 0
-        #: Tentative tuples that went because the suffix outgrew its cap (V6).
+        #: Tentative tuples that were dropped because the suffix outgrew its cap (V6).
         self.suffix_dropped = 0
         #: Acknowledgements of consumers that are not configured.
         self.unknown_acks = 0
 
-    # --- what the unit makes ---
+    # --- output of the unit ---
 
     def append_stable(self, elements: Sequence[Element]) -> None:
-        """Takes what SOutput made of stable slices.
+        """Appends the elements of stable slices from SOutput.
 
         Raises:
           LocalProtocolError: an element does not follow the last one, or it would follow a live tentative one.
@@ -121,7 +121,7 @@ class OutputLog:
         self.spill_oldest()
 
     def append_tentative(self, elements: Sequence[Element]) -> None:
-        """Takes what SOutput made of tentative slices.  Raises LocalProtocolError when that cannot be now."""
+        """Appends the elements of tentative slices from SOutput.  Raises LocalProtocolError in a wrong state."""
         if elements and self.state not in (NodeState.UP_FAILURE, NodeState.STABILIZATION):
             raise LocalProtocolError(f"{self.channel}: a tentative element in state {self.state.name}")
         self._append(self.suffix, Kind.TENTATIVE, elements)
@@ -137,7 +137,7 @@ class OutputLog:
                 follows = log is self.suffix or element.from_id == log.last_id
                 if element.ids is not None or element.upto_id != element.from_id + len(element) or not follows:
                     raise LocalProtocolError(f"{self.channel}: {element!r} after id {log.last_id}")
-                if log is self.suffix:  # several instances may give to one run: cursors need ids that grow
+                if log is self.suffix:  # several instances may write to one run: cursors need ids that grow
                     element = Batch(kind, log.last_id, log.last_id + len(element), None, element.rows)
                 if len(element):
                     log.append(element)
@@ -154,7 +154,7 @@ class OutputLog:
         self.run += 1
 
     def set_state(self, state: NodeState, fresh: bool = False) -> None:
-        """State of the unit replica from here on.
+        """Sets the state of the unit replica.
 
         Raises:
           LocalProtocolError: STABLE with a tentative suffix (invariant 3).
@@ -166,7 +166,7 @@ class OutputLog:
         if (state, fresh) != (self.state, self.fresh):
             self.state, self.fresh, self.sequence = state, fresh, next(self._changes)
 
-    # --- what there is ---
+    # --- content ---
 
     @property
     def last_id(self) -> int:
@@ -175,30 +175,30 @@ class OutputLog:
 
     @property
     def acknowledged(self) -> int:
-        """No configured consumer needs stable ids up to here: what is left of them is in nobody's way (A2)."""
+        """Last stable id that no configured consumer needs any more (A2)."""
         gone = self.first - 1
         return max(gone, min(self.truncation_line, self.last_id)) if self._acks else gone
 
     @property
     def first(self) -> int:
-        """Smallest stable id that can still be had, or that will be made next."""
+        """Smallest stable id in the log, or the id of the next tuple."""
         return self.stable.first
 
     def frontiers(self) -> tuple[int, int]:
-        """(stable, tentative): the largest boundary of each kind, microseconds of tuple time; BEFORE_TIME if none."""
+        """Returns the largest (stable, tentative) boundaries, microseconds of tuple time; BEFORE_TIME if none."""
         return self.stable.frontier, self.suffix.frontier
 
     @property
     def fill(self) -> float:
-        """Share of the cap on memory that is used; 1.0 and more: full, and what may be spilled is spilled.
+        """Used share of the cap on memory; from 1.0 on the log is full, and all that may be is spilled.
 
-        0 where all is acknowledged: the tail that stays then makes room for anything.
+        0 where all is acknowledged: the tail that stays gives way to anything.
         """
         return self.stable.nbytes / self._limits.output_bytes if self.acknowledged < self.last_id else 0.0
 
     @property
     def full(self) -> bool:
-        """The cap is reached: evict a dead consumer, or make nothing stable until somebody acknowledges (A2)."""
+        """Is the cap reached?  Then evict a dead consumer, or make nothing stable until an acknowledgement (A2)."""
         return self.stable.nbytes >= self._limits.output_bytes
 
     def validate(self) -> None:
@@ -209,10 +209,10 @@ class OutputLog:
         assert stable.first <= stable.last_id + 1, "A2: what is to come is not truncated"
         assert suffix.nbytes <= self._limits.suffix_bytes or suffix.end - suffix.start <= 1, "V6: the suffix is capped"
 
-    # --- who reads ---
+    # --- subscriptions ---
 
     def close(self) -> None:
-        """Cuts off all subscriptions: another log takes the place of this one."""
+        """Ends all subscriptions: another log replaces this one."""
         self.installs += 1
 
     def subscribe(
@@ -226,10 +226,10 @@ class OutputLog:
         start: Start = "",
         consumer: str = "",
     ) -> OutputSubscription | LogTruncated | LogNotReady:
-        """A cursor for a consumer that holds what the arguments say; see :class:`OutputSubscription`.
+        """Returns a cursor for a consumer with this position; see :class:`OutputSubscription`.
 
         Args:
-          start: where a consumer that holds nothing begins, in place of ``position`` (F8).
+          start: beginning of a consumer that holds nothing, in place of ``position`` (F8).
         """
         if self.state is NodeState.RECOVERING:
             return LogNotReady()
@@ -244,23 +244,23 @@ class OutputLog:
             return self.last_id
         ack = self._acks.get(consumer) if start == "left" else None
         if ack is not None and self.stable.damaged:
-            return ack.id  # it has not acknowledged all that is gone
+            return ack.id  # it has not acknowledged all that was truncated
         return max(self.first - 1, 0 if ack is None else ack.id)
 
     # --- acknowledgements ---
 
     @property
     def truncation_line(self) -> int:
-        """No consumer will ask for stable ids up to here again.  One that was never heard of counts as 0."""
+        """Last stable id that no consumer will need again.  An unheard consumer counts as 0."""
         return min((a.id for a in self._acks.values() if not a.evicted), default=self.last_id)
 
     def acknowledge(self, consumer: str, incarnation: int, id: int) -> None:
-        """A consumer has processed everything up to ``id`` into its stable state.
+        """Takes an acknowledgement: a consumer has processed all up to ``id`` into its stable state.
 
-        Within an incarnation this only grows.  A new incarnation may begin lower; until it is heard, the old value
-        stands.  An evicted consumer counts again once it has what we still hold.  A standby would never have that, for
-        it acknowledges checkpoints, which lie behind: it gets its place back where we begin, and catches up with those
-        that it takes from then on (H2).
+        Within an incarnation ids only grow.  A new incarnation may begin lower; until it is heard, the old value
+        stands.  An evicted consumer counts again once it has reached the beginning of the log.  A standby never would,
+        for it acknowledges checkpoints, which are older: it gets its place back at our beginning, and catches up with
+        its next checkpoints (H2).
         """
         assert min(id, incarnation) >= 0, "A1: an acknowledgement names an id, and who gives it"
         ack = self._acks.get(consumer)
@@ -277,17 +277,17 @@ class OutputLog:
         self._truncate()
 
     def evictable(self, dead: Collection[str]) -> list[str]:
-        """Consumers whose place in the log can be given up: a live replica of the same partition is further on, or a
-        standby, which acknowledges what its disk holds.
+        """Returns consumers that can be evicted: a live replica of the same partition is further on, or a standby,
+        which acknowledges what its disk holds.
 
-        So can the place of a standby for which alone the log is kept, also of a live one: what it cannot store must not
-        hold up those that run (H2).
+        A standby, even a live one, can be evicted if the log is kept for it alone: a standby that cannot store
+        checkpoints must not block running replicas (H2).
 
         Args:
           dead: consumers that do not answer.
 
         Returns:
-          Those that hold most first.
+          The consumers, those that hold most first.
         """
         best: dict[str, int] = {}
         for name, ack in self._acks.items():
@@ -304,13 +304,13 @@ class OutputLog:
         return sorted(holders, key=lambda name: (self._acks[name].id, name))
 
     def evict(self, consumer: str) -> None:
-        """Gives up a consumer's place: it must install a snapshot before it counts again."""
+        """Evicts a consumer: it must install a snapshot before it counts again."""
         assert not self._acks[consumer].evicted, "A2: a place is given up once"
         self._acks[consumer].evicted = True
         self._truncate()
 
     def set_consumers(self, consumers: Iterable[str], standbys: Collection[str] = ()) -> None:
-        """A changed set of consumers (A6): new ones were never heard, those that left do not count."""
+        """Changes the consumers (A6): new ones were never heard, removed ones do not count."""
         self._standbys = frozenset(standbys)
         self._acks = {name: self._acks.get(name) or _Ack() for name in consumers}
         self._truncate()
@@ -319,7 +319,7 @@ class OutputLog:
         if self._acks:
             self.stable.drop_through(self.truncation_line, self._tail_bytes)
             return
-        # No consumer is configured, so nothing has to be kept; one that reads all the same finds the newest half.
+        # No consumer is configured, so nothing has to be kept; other readers get the newest half.
         while 2 * self.stable.nbytes > self._limits.output_bytes:
             self.stable.drop_first()
 
@@ -332,23 +332,23 @@ class OutputLog:
     # --- snapshots (A3) ---
 
     def spilled_after(self, last_id: int) -> list[Entry]:
-        """The next piece of what is spilled beyond an id; nothing where the rest is in memory.
+        """Returns the next spilled piece beyond an id; nothing where the rest is in memory.
 
         Raises SpillNotLoaded.
         """
         return self._undamaged(lambda: self.stable.spilled_after(max(last_id, self.first - 1)))
 
     def export(self, ahead: Sequence[Entry] = ()) -> dict[str, Any]:
-        """The stable log as a tree that can be stored and sent.
+        """Returns the stable log as a tree that can be stored and sent.
 
         Args:
-          ahead: its first entries, where they were read before (:meth:`spilled_after`).
+          ahead: its first entries, if they were read before (:meth:`spilled_after`).
 
         Raises:
           SpillNotLoaded: more was spilled since.
         """
         rest = self.entries_after(ahead[-1].batch.upto_id if ahead else self.acknowledged)
-        # Only now: what is found damaged while it is read moves the beginning.
+        # Only now: damage that is found while reading moves the beginning.
         entries = [e for e in ahead if e.batch.upto_id >= self.first] + rest
         return {
             "base_id": entries[0].batch.from_id if entries else self.last_id,
@@ -357,7 +357,7 @@ class OutputLog:
         }
 
     def entries_after(self, last_id: int) -> list[Entry]:
-        """What is there beyond an id.  Raises SpillNotLoaded."""
+        """Returns the entries beyond an id.  Raises SpillNotLoaded."""
         return self._undamaged(lambda: self.stable.entries_after(max(last_id, self.first - 1)))
 
     def _undamaged(self, read: Callable[[], list[Entry]]) -> list[Entry]:
@@ -365,10 +365,10 @@ class OutputLog:
             try:
                 return read()
             except SpillDamaged:
-                pass  # already counted; the log begins behind the part that is lost
+                pass  # already counted; the log begins behind the lost part
 
     def install(self, state: Mapping[str, Any]) -> None:
-        """Takes over a partner's stable log.  Whoever is subscribed is cut off."""
+        """Installs a partner's stable log, and ends all subscriptions."""
         last_id = int(state["base_id"])
         self.stable.drop_through(self.last_id)
         log = ElementLog(last_id, spill=self._spill)
@@ -386,5 +386,5 @@ class OutputLog:
 
 
 def _partition_of(consumer: str) -> str:
-    """Replicas of one partition share what stands before the node; a client is its own."""
+    """Returns the partition of a consumer, which replicas share; for a client its own name."""
     return consumer.rsplit("@", 1)[0]

@@ -55,29 +55,29 @@ from spe.wire.messages import (
 )
 
 T = TypeVar("T")
-#: Makes a fault happen in this process, for experiments; returns why it does not; "": it happens.
+#: Injects a fault into this process, for experiments; returns an error, or "".
 Injector = Callable[[Mapping[str, Any]], Awaitable[str]]
 
 #: Consumers that have read another log: the status lists at most so many.
 OTHER_LOGS_MAX = 64
-#: Longest time that a writer may say nothing while we wait for it: its task hangs, and another one needs its place.
+#: Longest silence of a writer: then its task hangs, and another one needs its place.
 WRITER_SILENT_S: Final = 60.0
 #: A writer that waits for an answer gets a sign of life each time this has passed.
 WRITER_TOLD_S: Final = 1.0
-#: Longest time for one answer to leave.  There is none for a feed: its consumer may be under back-pressure, and whether
-#: it still takes anything is known to the kernel only (spe.runtime.network).
+#: Longest time to send an answer.  A feed has no such limit: its consumer may be under back-pressure, and only the
+#: kernel knows whether it still reads (spe.runtime.network).
 ANSWER_SECONDS = 10.0
-#: Longest time for which a partner may be at work on a snapshot without a byte of it: its disk may hang.
+#: Longest time that a partner may work on a snapshot without sending a byte: its disk may hang.
 AT_WORK_S: Final = 60.0
 #: Shortest time between two announcements to one peer.
 ANNOUNCE_US: Final = 1_000_000
-#: Roles that pass on, or record, what nodes announce.
+#: Roles that pass on, or record, announcements of nodes.
 _CONSUMERS: Final = ("node", "client")
 _UNREAD: Final = f"the peer does not read what it asked for within {ANSWER_SECONDS:g} s"
 
 
 class _SentAnnouncements(NamedTuple):
-    """The announcements that a peer has: up to which version, and when; None: there are more to send at once."""
+    """Version of the announcements that a peer has, and the time of sending; None: more are to be sent at once."""
 
     version: int
     at_us: int | None
@@ -85,7 +85,7 @@ class _SentAnnouncements(NamedTuple):
 
 @dataclass(slots=True)
 class _Visit:
-    """One conversation."""
+    """A conversation of control messages on one connection."""
 
     hello: Hello
     by: Visitor
@@ -97,8 +97,8 @@ class Server:
     """Accepts connections, and hands each message to its handler.
 
     Args:
-      keeper: our name and incarnation, the token that every peer must bring, and the directory that counts.
-      injector: makes faults happen in this process, for experiments; None: none can be asked for.
+      keeper: our name and incarnation, the token that every peer must present, and the current directory.
+      injector: injects faults into this process, for experiments; None: not possible.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Server:
         self._me = keeper.me
         self._service = service
         self._injector = injector
-        #: Messages that take more than a handler's answer.
+        #: Handlers of messages that need more than one answer.
         self._table: Mapping[type[Message], Callable[[_Visit, Any], Awaitable[None]]] = {
             Subscribe: self._subscription,
             Heartbeat: self._heartbeat,
@@ -132,13 +132,13 @@ class Server:
         self._feeds = Feeds(env.clock, plan.limits.frame_bytes)
         self._reception = Reception(plan, keeper.current, keeper.me)
         keeper.on_change(self._reception.redirect)
-        #: Traces what peers do wrong, but not each time.
+        #: Traces errors of peers, at a limited rate.
         self._complaints = RateLimitedTrace(env.trace)
-        #: Consumers that have read another log than ours (S6), how often each asked, and why it was not served.
+        #: Consumers that have read another log than ours (S6), with the number of requests and the reason of refusal.
         self._other_logs: dict[str, tuple[int, str]] = {}
 
     async def handle(self, stream: trio.abc.Stream) -> None:
-        """Serves one connection to its end.  Nothing that a peer does raises out of here."""
+        """Serves one connection to its end.  Errors of the peer are never raised."""
         connection = Connection(stream)
         peer: Hello | None = None
         welcome: Welcome | None = None
@@ -156,7 +156,7 @@ class Server:
                 await connection.aclose()
 
     async def _greeted(self, connection: Connection) -> tuple[Hello, Welcome | None]:
-        """The hello, and the welcome that is to be sent; None: it was refused."""
+        """Returns the hello and the welcome to send; None: the peer was refused."""
         hello = await connection.receive_message()
         if not isinstance(hello, Hello):
             raise RemoteProtocolError(f"expected Hello, got {type(hello).__name__}")
@@ -201,7 +201,7 @@ class Server:
             self._complaints.event("sent_away", peer=hello.name, why="too many connections of this peer")
 
     async def _converse(self, connection: Connection, hello: Hello) -> None:
-        # A client is not asked for its directory: it passes none on.
+        # A client is not asked for its directory, for it passes none on.
         theirs, asks = Version(hello.epoch, hello.number), hello.role in ("node", "coordinator")
         exchange = DirectoryExchange(self._keeper, theirs, asks=asks)
         visit = _Visit(hello, Visitor(hello.name, connection), exchange, _SentAnnouncements(0, None))
@@ -262,7 +262,7 @@ class Server:
         await _answer(visit.by.connection, InjectAnswer(not error, error))
 
     async def _push(self, visit: _Visit, message: Message) -> None:
-        """Answers a writer, who hears meanwhile what the answer waits for, so that it does not take us for dead."""
+        """Answers a writer, and reports to it what the answer waits for, so that it does not take us for dead."""
         reply = self._handler(message)(visit.by, message)
         if isinstance(reply, Awaitable):
             waits = self._service.waits
@@ -274,10 +274,10 @@ class Server:
     async def _in_touch(
         self, connection: Connection, answer: Awaitable[T], period_s: float, sign: Callable[[], Message]
     ) -> T:
-        """An answer; until it is there, a sign is sent in each period.
+        """Returns an answer; sends a sign of life in each period until it is ready.
 
         Raises:
-          LinkBroken: the peer does not read the signs; the answer has been waited for all the same.
+          LinkBroken: the peer does not read the signs; raised after the answer is ready.
         """
         failed: Exception | None = None
         unread: list[LinkBroken] = []
@@ -286,7 +286,7 @@ class Server:
             try:
                 while True:
                     await self._env.clock.sleep(period_s)
-                    with trio.CancelScope(shield=True):  # half a message would be the end of the connection
+                    with trio.CancelScope(shield=True):  # half a message would break the connection
                         await _answer(connection, sign())
             except LinkBroken as error:
                 unread.append(error)
@@ -300,12 +300,12 @@ class Server:
             nursery.cancel_scope.cancel()
         if failed is not None:
             raise failed
-        if unread:  # no answer may follow: a part of a sign may be on its way
+        if unread:  # no answer may follow: a part of a sign may have been sent
             raise unread[0]
         return reply
 
     def status(self) -> ProcessStatus:
-        """What the process says of itself, and who is connected to it."""
+        """Returns the status of the process, with its connections."""
         others = (ReaderOfOtherLog(reader=r, count=n, why=why) for r, (n, why) in self._other_logs.items())
         server = ServerStatus(
             connections=self._reception.connections(),
@@ -337,7 +337,7 @@ class Server:
             await _answer(connection, SnapshotRefused(why))
             return
         data = self._handler(message)(visit.by, message)
-        if isinstance(data, Awaitable):  # empty parts say that we are at work on it
+        if isinstance(data, Awaitable):  # empty parts say that it is being made
             period_s = max(message.period_us, self._plan.timing.tick_us) / 1e6
             data = await self._in_touch(connection, data, period_s, lambda: SnapshotPart(0, False, b""))
         if isinstance(data, SnapshotRefused):
@@ -381,7 +381,7 @@ class Server:
         self._complaints.event("reader_of_other_log", reader=reader, why=why)
 
     async def _listen(self, connection: Connection, opened: Accepted, scope: trio.CancelScope) -> None:
-        """The consumer only ever says that this feed is its MAIN now; closing is the unsubscribe (F1)."""
+        """Takes changes of the feed's mode from the consumer, until it closes the connection (F1)."""
         try:
             while True:
                 message = await connection.receive_message()
@@ -394,7 +394,7 @@ class Server:
 
 
 async def _next(connection: Connection, hello: Hello) -> Message:
-    """What a peer says next.  Raises LinkBroken where a writer is silent."""
+    """Receives the next message of a peer.  Raises LinkBroken where a writer is silent."""
     if hello.role != "writer":
         return await connection.receive_message()
     with trio.move_on_after(WRITER_SILENT_S):
@@ -403,21 +403,21 @@ async def _next(connection: Connection, hello: Hello) -> Message:
 
 
 async def _answer(connection: Connection, message: Message) -> None:
-    """Raises LinkBroken also where the peer asks and asks, and reads no answer."""
+    """Sends an answer.  Raises LinkBroken also where the peer does not read answers."""
     await connection.send_within(message, ANSWER_SECONDS, _UNREAD)
 
 
 async def request(connection: Connection, message: Message) -> Message:
-    """Sends one request on a connection of its own, and returns the answer."""
+    """Sends a request on a connection of its own, and returns the answer."""
     await connection.send(message)
     return await connection.receive_message()
 
 
 async def fetch_snapshot(connection: Connection, message: SnapshotRequest, patience_s: float) -> bytearray | str:
-    """A partner's snapshot as it was encoded, or why there is none.
+    """Returns a partner's snapshot as it was encoded, or why there is none.
 
     Args:
-      patience_s: longest silence.  The whole may take longer: parts come while it is made, too.
+      patience_s: longest silence.  The whole may take longer: empty parts come while it is made.
 
     Raises:
       LinkBroken: nothing more of it came, or it was at work on it for AT_WORK_S, as where its disk does not answer.

@@ -1,4 +1,4 @@
-"""What a process does for those who connect: a table of handlers by type of message."""
+"""The service of a process to its peers: a table of handlers by type of message."""
 
 from __future__ import annotations
 
@@ -57,15 +57,15 @@ def _no_announcements(version: int) -> tuple[int, Sequence[Announcement]]:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """See the module.
+    """Handlers of messages, and other functions that the server calls.
 
     Attributes:
-      name: of the process, for refusals.
-      status: what the process says of itself.
+      name: name of the process, for refusals.
+      status: returns the status of the process.
       handlers: by type of message; a message without a handler is refused, see ``REFUSALS``.
-      announced: announcements of X and waits that are newer than a version, and the version of the newest (T8).
+      announced: returns announcements of X and waits newer than a version, and the newest version (T8).
       hung_up: called when a connection ends.
-      waits: what an answer to a writer waits for.
+      waits: says what an answer to a writer waits for.
     """
 
     name: str

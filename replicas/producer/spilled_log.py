@@ -1,4 +1,4 @@
-"""The part of a stable log that lies in spill files: its entries, numbered as they were, read back in pieces."""
+"""The part of a stable log in spill files: entries keep their numbers, and are read back in pieces."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from spe.runtime.spill import Handle, Spill, SpillDamaged
 from spe.stream.batch import Batch, concat_rows
 from spe.stream.names import Kind
 
-#: How many pieces stay in memory after they were read: about one for each consumer that is behind.
+#: Pieces that stay in memory after reading: about one for each lagging consumer.
 LOADED_PIECES: Final = 4
 
-#: What a piece takes of memory beside its list of entries.
+#: Memory of a piece apart from its list of entries, bytes.
 PIECE_OVERHEAD: Final = 512
 
 
 class _Piece:
-    """Consecutive entries as one batch in a file, with where each ends."""
+    """Consecutive entries as one batch in a file, with the end of each."""
 
     __slots__ = ("base_id", "boundaries", "handle", "number", "uptos")
 
@@ -58,20 +58,20 @@ class _Piece:
 
 
 class SpilledEntries:
-    """Pieces in order; they are forgotten from the front, whole.
+    """Pieces in order, forgotten whole from the front.
 
     Args:
-      spill: where they lie.
+      spill: stores the pieces.
     """
 
     def __init__(self, spill: Spill) -> None:
         self._spill = spill
         self._pieces: list[_Piece] = []
-        #: Entries of the pieces read last, by number of the piece; the oldest first.
+        #: Entries of the last pieces read, by number of the piece; oldest first.
         self._loaded: dict[int, list[Entry]] = {}
-        #: What the lists of pieces take of memory.
+        #: Memory of the lists of pieces, bytes.
         self.nbytes = 0
-        #: The last id of what was lost by damage; 0: nothing was.
+        #: Last id that was lost by damage; 0: none.
         self.lost_id = 0
 
     def __bool__(self) -> bool:
@@ -93,7 +93,7 @@ class SpilledEntries:
         return self._pieces[0].base_id
 
     def add(self, number: int, entries: Sequence[Entry]) -> bool:
-        """Takes over entries that follow the last ones; False when there is no room for them."""
+        """Appends entries; False when there is no room for them."""
         rows = concat_rows([e.batch.rows for e in entries])
         batch = Batch(Kind.STABLE, entries[0].batch.from_id, entries[-1].batch.upto_id, None, rows)
         handle = self._spill.write(batch)
@@ -104,22 +104,22 @@ class SpilledEntries:
         return True
 
     def __getitem__(self, number: int) -> Entry:
-        """An entry by its number.
+        """Returns an entry by its number.
 
         Raises:
-          SpillDamaged: its piece is lost, and everything before it is forgotten with it.
+          SpillDamaged: its piece is lost, and everything up to it is forgotten.
         """
         piece = self._piece(number)
         return self._load(piece)[number - piece.number]
 
     def end_of(self, number: int) -> tuple[int, int]:
-        """(boundary after it, its last id) of an entry, without reading it."""
+        """Returns (boundary after it, its last id) of an entry, without reading it."""
         piece = self._piece(number)
         at = number - piece.number
         return int(piece.boundaries[at]), int(piece.uptos[at])
 
     def number_after(self, last_id: int) -> int:
-        """Number of the first entry that reaches beyond an id; the number after the last one if none does."""
+        """Returns the number of the first entry that reaches beyond an id, or the number after the last entry."""
         at = bisect_right(self._pieces, last_id, key=lambda p: p.upto_id)
         if at == len(self._pieces):
             return self._pieces[-1].end
@@ -127,13 +127,13 @@ class SpilledEntries:
         return piece.number + int(piece.uptos.searchsorted(last_id, side="right"))
 
     def entries_after(self, last_id: int) -> Iterator[Entry]:
-        """All entries that reach beyond an id, a piece at a time.  Raises SpillDamaged as above."""
+        """Yields the entries that reach beyond an id, reading a piece at a time.  Raises SpillDamaged as above."""
         number = self.number_after(last_id)
         for piece in [p for p in self._pieces if p.end > number]:
             yield from self._load(piece)[max(0, number - piece.number) :]
 
     def piece_after(self, last_id: int) -> list[Entry]:
-        """Those of the first piece that reaches beyond an id, if one does.  Raises SpillDamaged as above."""
+        """Returns the entries of the first piece that reaches beyond an id, if any.  Raises SpillDamaged as above."""
         number = self.number_after(last_id)
         if number == self._pieces[-1].end:
             return []

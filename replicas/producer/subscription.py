@@ -1,4 +1,4 @@
-"""What may be sent now to one consumer of an output: rules V1 to V5 of docs/internals/rules.md.  Pure."""
+"""Selects the elements to send to one consumer of an output: rules V1-V5 of docs/internals/rules.md.  Pure."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ MARK_BYTES: Final = 32
 
 
 class Overtaken(LinkClosed):
-    """The log was truncated, or replaced, past what this subscription still needs: it ends, the consumer asks anew."""
+    """The log was truncated or replaced beyond the subscription's position: the consumer must subscribe again."""
 
 
 class Subscription(Protocol):
-    """A cursor over what a producer has for one consumer; a replica's output or a source's durable log."""
+    """A cursor for one consumer over a replica's output or a source's durable log."""
 
     def pull(self, max_bytes: int) -> Sequence[Element | StateChange]:
-        """What may be sent now, about ``max_bytes`` of it; empty when nothing may.
+        """Returns about ``max_bytes`` of elements to send now; empty when there are none.
 
         Raises:
-          Overtaken: what comes next is gone.
-          SpillNotLoaded: what comes next is on disk; load it and call again.
+          Overtaken: the next element was truncated.
+          SpillNotLoaded: the next element is on disk; load it and call again.
         """
         ...
 
     def set_mode(self, mode: Mode) -> None:
-        """The consumer made this feed its main one, or its correcting one (F5)."""
+        """Sets the mode that the consumer gave this feed: main or corrections (F5)."""
         ...
 
     def close(self) -> None:
@@ -44,7 +44,7 @@ class Subscription(Protocol):
 
 
 class OutputPort(Protocol):
-    """What a subscription reads of its output (see replicas.producer.output_log)."""
+    """The part of an output that a subscription reads (see replicas.producer.output_log)."""
 
     state: NodeState
     fresh: bool
@@ -59,16 +59,16 @@ class OutputPort(Protocol):
 class OutputSubscription:
     """A subscription to a replica's output: cursors into the stable log and the tentative suffix, no queue of its own.
 
-    Undo and rec_done are stored nowhere: they are made here, from what this consumer holds.
+    Undo and rec_done are not stored: they are made here, from the position of the consumer.
 
     Args:
-      output: what is read.
-      mode: "main" gets what is newest, "corrections" only what is stable.
+      output: the output that is read.
+      mode: "main" gets the newest elements, "corrections" only stable ones.
       position: last stable id that the consumer has (p).
       frontier: largest stable boundary that it has (sb).
-      held: it has tentative tuples after ``position``.
-      t_star: everything tentative up to this time it has seen, or has no more use for.
-      substream: its share of the rows; None: all.
+      held: the consumer has tentative tuples after ``position``.
+      t_star: the consumer needs nothing tentative up to this time.
+      substream: share of the rows; None: all.
     """
 
     def __init__(
@@ -86,23 +86,23 @@ class OutputSubscription:
         self._substream = substream
         self._installs = output.installs
         self.mode = mode
-        #: Last stable id sent, or covered by what was sent: where every undo goes to (V5).
+        #: Last stable id sent or covered: the target of every undo (V5).
         self.position = position
         self._frontier = frontier
         self._stable = Cursor(output.stable.number_after(position), position)
-        #: The consumer holds something tentative that only an undo takes away.  Behind the end of the stream nothing
-        #: stable comes that would need one, and a rec_done waits for none.
+        #: The consumer holds tentative tuples that only an undo removes.  After the end of the stream nothing stable
+        #: follows that would need an undo, and a rec_done does not wait for one.
         self._tentative = held and frontier < END_OF_TIME
-        #: Everything tentative up to this time is there.  BEFORE_TIME after an undo, until stable elements follow.
+        #: The consumer has all tentative tuples up to here.  BEFORE_TIME after an undo, until stable elements follow.
         self._t_max = t_star
         #: A rec_done is due once the stable log is exhausted (V2).
         self._owes = False
-        #: Corrections have gone out since the last rec_done, so nothing tentative may follow without one.
+        #: Corrections were sent since the last rec_done, so nothing tentative may follow without one.
         self._correcting = False
         self._seen = output.stabilizations - (output.state is NodeState.STABILIZATION)
-        #: The last change of state that the consumer was told of.
+        #: Number of the last change of state that was sent.
         self._told = output.sequence
-        #: Place in the suffix; None: to be entered again, above what has been sent.
+        #: Position in the suffix; None: to be entered again, after the elements that were sent.
         self._suffix: Cursor | None = None
         self._run = -1
         #: Of the suffix only tuples with a larger t_max are new to the consumer; fixed when the suffix is entered,
@@ -129,8 +129,8 @@ class OutputSubscription:
         self._tell_state(out)
         main = self.mode == "main"
         if main and output.state is NodeState.STABILIZATION and output.fresh:
-            # Corrections are held back until caught up (V4).  Meanwhile they may go from the log, once the consumer has
-            # acknowledged what its correcting feed brought: fresh results must not end for that.
+            # Corrections are held back until caught up (V4).  They may be truncated once the consumer has acknowledged
+            # those of its correcting feed: fresh results must not end for that.
             self._pull_tentative(out, max_bytes)
             return out
         if output.stable.first > self._stable.done + 1:
@@ -156,17 +156,17 @@ class OutputSubscription:
     # --- V1: the stable log ---
 
     def _pull_stable(self, out: list[Element | StateChange], budget: int) -> int:
-        """Stable elements beyond (position, frontier); returns the bytes that are left, 0 if there is more to send."""
+        """Appends stable elements beyond (position, frontier); returns the bytes left, 0 if there is more to send."""
         log, cursor = self._output.stable, self._stable
-        least = budget // 2  # to cut an entry only to fill a pull up costs a frame more than it brings
-        cursor.number = max(cursor.number, log.start)  # what a consumer ahead of us has may go as soon as it is made
+        least = budget // 2  # cutting an entry to fill a pull costs one more frame
+        cursor.number = max(cursor.number, log.start)  # tuples that the consumer has may be truncated when made
         while cursor.number < log.end or (log.frontier > self._frontier and log.last_id >= cursor.done):
             if budget <= least:
                 return 0
             batch, boundary = cursor.take(log, budget, self._share)
             if batch is not None:
                 self._begin_correction(out)
-                # From our own position: a range that held none of this substream's rows goes with what follows it.
+                # From our own position: a range without rows of this substream is sent with the next rows.
                 out.append(Batch(Kind.STABLE, self.position, cursor.done, batch.ids, batch.rows))
                 self.position = cursor.done
                 self._t_max = max(self._t_max, _newest(batch))
@@ -184,7 +184,7 @@ class OutputSubscription:
         return None if self._substream is None else entry.share(self._substream)
 
     def _begin_correction(self, out: list[Element | StateChange]) -> None:
-        """Makes the undo that must come before a stable element if the consumer holds tentative tuples."""
+        """Appends the undo that must precede a stable element if the consumer holds tentative tuples."""
         self._suffix = None
         if self._tentative:
             out.append(Undo(self.position))
@@ -215,7 +215,7 @@ class OutputSubscription:
             batch, boundary = cursor.take(log, budget, self._news)
             advances = boundary > self._tentative_frontier
             if (batch is not None or advances) and self._correcting:
-                self._send_rec_done(out, NodeState.UP_FAILURE)  # live goes on in the middle of corrections (R5)
+                self._send_rec_done(out, NodeState.UP_FAILURE)  # live results continue during corrections (R5)
             if batch is not None:
                 out.append(batch)
                 self._tentative = True

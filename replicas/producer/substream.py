@@ -1,4 +1,4 @@
-"""Which part of a stream a subscription asks for."""
+"""The part of a stream that a subscription asks for."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from spe.wire.messages import Subscribe
 
 
 def substream(plan: Plan, message: Subscribe) -> tuple[int, int, tuple[int, ...]] | None:
-    """(index, count, key columns) of what is asked for; None: the whole stream.
+    """Returns (index, count, key columns) of the requested substream; None: the whole stream.
 
-    The consumer's unit says by which attributes its partitions divide the stream.  Raises KeyError where it does not.
+    The consumer's unit names the attributes that divide the stream.  Raises KeyError where it does not.
     """
     if message.substream_count == 1:
         return None

@@ -8,26 +8,26 @@ from weakref import WeakKeyDictionary
 from spe.stream.batch import Batch, Column
 from spe.stream.strings import SHORT_TEXT, StringDictionary, StringPool
 
-#: A dictionary is kept with the rows where its texts are at most so many times those of the rows.
+#: Rows keep their dictionary while its texts are at most this many times those of the rows.
 _TIMES: Final = 4
 
 
 class OwnTexts:
-    """Brings rows into a dictionary of the log where theirs has much else.
+    """Copies rows into a dictionary of the log if theirs has many other texts.
 
-    A dictionary of the input has the texts of all its rows, and lives as long as one of them: a filter that lets one
-    in a thousand pass would keep a thousand times what is counted.  Where most rows pass, nothing is copied.
+    A dictionary of the input has the texts of all its rows, and lives as long as one of them: a filter that passes one
+    row in a thousand would keep a thousand times the counted memory.  Where most rows pass, nothing is copied.
     """
 
     __slots__ = ("_pool", "_taken")
 
     def __init__(self) -> None:
         self._pool = StringPool()
-        #: Bytes of text that came of each dictionary.
+        #: Bytes of text that were taken from each dictionary.
         self._taken: WeakKeyDictionary[StringDictionary, int] = WeakKeyDictionary()
 
     def freed(self, batch: Batch) -> Batch:
-        """The same tuples."""
+        """Returns the same tuples, with texts copied where needed."""
         for column in batch.rows.columns:
             if column.dictionary is not None and column.dictionary.longest > SHORT_TEXT:
                 break

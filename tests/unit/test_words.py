@@ -1,4 +1,4 @@
-"""Words of the code: docstrings name a thing or a verb, names are nouns, names of tests and subjects of commits are short.
+"""Words of the code: docstrings begin with a noun or a verb, names are nouns, test names and commit subjects are short.
 
 The bounds and the allow lists may only shrink: lower a bound when you lower the count.
 """

@@ -95,7 +95,7 @@ class Balance:
                 self._ended(move, now, wall_us)
 
     def _checkpoints(self, held: set[tuple[PartitionId, NodeId]], now: int) -> None:
-        """Notes checkpoints, each at most as old as the interval and the checkpoint before it."""
+        """Notes which nodes hold checkpoints; each is at most two intervals old."""
         for partition, node in held | self._held:
             age_us = 2 * self._directory.checkpoint_us.get(partition, CHECKPOINT_US)
             self._balancer.checkpointed(partition, node, now - age_us if (partition, node) in held else None)

@@ -1,4 +1,4 @@
-"""What partitions need: cores, memory, and time to restore (rule O1).  Pure."""
+"""The needs of partitions: cores, memory, and time to restore (rule O1).  Pure."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from spe.stream.times import SECOND
 
 
 class PartitionNeeds:
-    """See the module.
+    """Knows the cores, memory and time to restore that partitions need.
 
     Args:
-      known: what the coordinator before this one knew that partitions need, shares of a core.
-      memory: the same of memory, bytes.
+      known: needs stored by the previous coordinator, shares of a core.
+      memory: memory stored by the previous coordinator, bytes.
 
     Attributes:
-      load: shares of a core, of partitions of which that is known: what is expected, or measured if that is more.
-      memory: bytes that partitions were measured to need.
+      load: shares of a core, as far as known: the expected share, or the measured one if that is larger.
+      memory: measured bytes of partitions.
       work: seconds that an install takes.
       sources: names of the sources that each partition reads, directly or through others.
-      rates: tuples per second of each source, as measured last.
+      rates: last measured tuples per second of each source.
     """
 
     def __init__(
@@ -42,16 +42,16 @@ class PartitionNeeds:
         self._measured: dict[PartitionId, float] = {}
         self.rates: dict[str, float] = {}
         self.sources = {id: _sources_of(plan, id) for id in directory.roles}
-        #: What the sources of each partition gave together when its load was measured.
+        #: Total rate of the sources of each partition when its load was measured.
         self._fed: dict[PartitionId, float] = {}
         self._kept: Mapping[PartitionId, float] = {id: load for id, load in known.items() if id in directory.roles}
         self.measured(self._kept)
 
     def measured(self, loads: Mapping[PartitionId, float]) -> Mapping[PartitionId, float]:
-        """Takes what some partitions need, shares of a core; of the others the last ones stay.
+        """Takes measured loads of some partitions, shares of a core; those of others stay.
 
         Returns:
-          What counts for them: what the configuration expects is kept free, also if they need less now.
+          Their new needs, at least those that the configuration expects.
         """
         assert all(load >= 0 for load in loads.values()), "L1: a load is a share of a core"
         self._measured |= loads
@@ -61,11 +61,10 @@ class PartitionNeeds:
         return loads
 
     def fed(self, rates: Mapping[str, float]) -> Mapping[PartitionId, float]:
-        """Takes tuples per second of sources; of the others the last ones stay.
+        """Takes tuples per second of sources; rates of others stay.
 
         Returns:
-          What partitions need now: what is lost cannot be measured, and will need as much more as its sources give more
-          than when it was.
+          Present needs of partitions.  Lost ones cannot be measured: their needs grow in proportion to their sources.
         """
         assert all(rate >= 0 for rate in rates.values()), "O6: sources give rows"
         self.rates |= rates
@@ -78,14 +77,14 @@ class PartitionNeeds:
         return loads
 
     def _input_of(self, id: PartitionId) -> float | None:
-        """Tuples per second of all its sources; None: not all are known."""
+        """Returns tuples per second of all sources of a partition; None: not all are known."""
         sources = self.sources[id]
         return sum(self.rates[s] for s in sources) if sources <= self.rates.keys() else None
 
     def to_keep(self) -> tuple[Mapping[PartitionId, float], Mapping[PartitionId, float]] | None:
-        """Loads and memory that the next coordinator should know; None: little else than what was asked for last.
+        """Returns loads and memory for the next coordinator; None: little has changed since the last call.
 
-        It hears nothing of what is lost when it begins.
+        It cannot measure partitions that are lost when it begins.
         """
         if not (_moved(self._measured, self._kept, NOISE) or _moved(self.memory, self._kept_memory, 0.0)):
             return None
@@ -94,12 +93,12 @@ class PartitionNeeds:
 
 
 def _moved(after: Mapping[PartitionId, float], before: Mapping[PartitionId, float], noise: float) -> bool:
-    """Is one of them much else than before?"""
+    """Does a value differ much from before?"""
     return any(abs(now - before.get(id, 0.0)) > MOVED * max(before.get(id, 0.0), noise) for id, now in after.items())
 
 
 def _sources_of(plan: Plan, id: PartitionId) -> frozenset[str]:
-    """Names of the sources that a partition reads, directly or through others."""
+    """Returns the names of the sources that a partition reads, directly or through others."""
     sources: set[str] = set()
     waiting, known = [id], {id}
     while waiting:

@@ -1,9 +1,9 @@
-"""Which lost partitions come back first, and where, while nodes have too little room (rules O1-O6).  Pure.
+"""Orders the recovery of lost partitions while nodes have too little room (rules O1-O6).  Pure.
 
-As long as the first standby of each has room, or nothing is known of what a partition needs, all of them are restored
-at once (H5) and nothing here has a say.  Else the plan has: each of them runs on the node that it names, when it is its
-turn, or waits.  That may be any node which X, its capacity and its memory allow: it becomes a standby for the time.
-To plan takes a while, so what is to be planned goes out, and the plan comes in.
+While the first standby of each has room, or the needs of a partition are unknown, all are restored at once (H5) and
+this module does nothing.  Otherwise a plan decides: each partition runs on the node that the plan names, in its turn,
+or waits.  That may be any node which X, its capacity and its memory allow: it becomes a standby for the time.  Planning
+takes a while, so the planning task goes out and the plan comes in.
 :class:`replicas.placement.deciders.install.InstallDecider` gives the orders.
 """
 
@@ -35,13 +35,13 @@ from spe.stream.ids import PartitionId, ReplicaId
 from spe.stream.names import NodeId, NodeState
 from spe.stream.times import SECOND
 
-#: By partition that must not simply run on its first standby: where it is to run; None: it waits.
+#: Node that each held partition is to run on; None: it waits.
 Held = Mapping[PartitionId, NodeId | None]
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRecovery:
-    """A plan, and what it is worth over time: (seconds, value from then on), if nothing comes or goes."""
+    """A plan with its value over time, (seconds, value from then on), if nothing changes."""
 
     plan: RecoveryPlan
     values: tuple[tuple[float, float], ...]
@@ -49,7 +49,7 @@ class PlannedRecovery:
 
 @dataclass(frozen=True, slots=True)
 class PlanningTask:
-    """What is to be planned; :meth:`run` may take a second or two, in a thread."""
+    """A planning problem; :meth:`run` may take a second or two, in a thread."""
 
     problem: RecoveryProblem
     under_way: Mapping[int, str]
@@ -60,15 +60,15 @@ class PlanningTask:
 
 
 class RecoveryOrder:
-    """See the module.
+    """Decides which lost partitions are restored where and when.
 
     Args:
-      known: what the coordinator before this one knew that partitions need, shares of a core.
-      memory: the same of memory, bytes.
+      known: needs stored by the previous coordinator, shares of a core.
+      memory: memory stored by the previous coordinator, bytes.
 
     Attributes:
-      lending: which roles are lent now.
-      without_role: what the last look began on nodes that must get a role first.
+      lending: the roles that are lent now.
+      without_role: partitions that the last look started on nodes that must get a role first.
     """
 
     def __init__(
@@ -84,38 +84,38 @@ class RecoveryOrder:
         self.without_role: list[ReplicaId] = []
         self._needs = PartitionNeeds(plan, directory, known, memory)
         self._room = RestoringRoom(view, self._needs)
-        #: Of replicas that restore something: how far they were at most, and since when they have got no further.
+        #: Largest progress of each restoring replica, and since when it has made none.
         self._restoring: dict[ReplicaId, tuple[int, int]] = {}
         self._reads = {id: _read_by(plan, id) for id in directory.roles}
         self._schedule: RecoverySchedule | None = None
         self._held: dict[PartitionId, NodeId | None] = {}
-        #: Why some wait that no node has the memory for.
+        #: Reasons of partitions that wait because no node has enough memory.
         self._no_memory: dict[PartitionId, str] = {}
         self._planned: PlannedRecovery | None = None
         self._planning: RecoverySchedule | None = None
         self._settled = True
-        #: Tuples per second of each source, as the goal has them.
+        #: Tuples per second of each source that the goal was made with.
         self._weighed: dict[str, float] = {}
         self._topology = self._weigh()
 
     # --- news ---
 
     def redirect(self) -> None:
-        """Another directory counts."""
+        """Follows a changed directory."""
         self._room.redirect()
 
     def measured(self, loads: Mapping[PartitionId, float]) -> None:
-        """What some partitions need, shares of a core; of the others the last ones stay."""
+        """Takes measured loads of some partitions, shares of a core; those of others stay."""
         if loads.keys() - self._needs.load.keys():
-            self._schedule = None  # it counts what nothing was known of as if it ran
+            self._schedule = None  # it assumes that unknown partitions run
         self._reschedule(self._needs.measured(loads))
 
     def measured_memory(self, memory: Mapping[PartitionId, float]) -> None:
-        """The same of memory, bytes."""
+        """Takes measured memory of some partitions, bytes."""
         self._needs.memory |= memory
 
     def fed(self, rates: Mapping[str, float]) -> None:
-        """Tuples per second of sources; of the others the last ones stay."""
+        """Takes tuples per second of sources; rates of others stay."""
         loads, known = self._needs.fed(rates), self._weighed
         rates = self._needs.rates
         moved = any(n not in known or abs(rate - known[n]) > MOVED * known[n] for n, rate in rates.items())
@@ -131,34 +131,34 @@ class RecoveryOrder:
             self._schedule.measured({self._task[id]: load for id, load in loads.items()})
 
     def to_keep(self) -> tuple[Mapping[PartitionId, float], Mapping[PartitionId, float]] | None:
-        """Loads and memory that the next coordinator should know; None: little else than what was asked for last."""
+        """Returns loads and memory for the next coordinator; None: little has changed since the last call."""
         return self._needs.to_keep()
 
     def ordered(self, replica: ReplicaId) -> None:
-        """A node has been told to run a partition."""
+        """Notes an order to run a partition."""
         assert replica.node in self._view.directory.hosts(replica.of), "O5: a node gets a role before it restores"
         self._room.pending[replica.of] = replica.node
 
     def refused(self, replica: ReplicaId) -> None:
-        """It does not."""
+        """Notes that a node refused the order."""
         if self._room.pending.get(replica.of) == replica.node:
             del self._room.pending[replica.of]
 
-    # --- what follows from it ---
+    # --- decisions ---
 
     def look(self, unserved: Mapping[PartitionId, LostPartition], now: int, soon_us: int) -> Held:
-        """What of these partitions is to run where, and what waits; call it at every heartbeat.
+        """Returns where these partitions are to run, or that they wait; call it at every heartbeat.
 
         Args:
-          unserved: partitions that nobody serves.
-          soon_us: what is due within this time is waited for before a plan is made, for it failed together.
+          unserved: partitions that no node serves.
+          soon_us: a plan waits for partitions that are due within this time, for they failed together.
         """
         self._room.pending = {
             id: node
             for id, node in self._room.pending.items()
             if id in unserved and node in self._view.runs and id not in self._view.runs[node]
         }
-        # Where a node runs it, and lacks a state, a standby has one and helps for a moment: else all begins anew (H8).
+        # Where a node runs a partition and lacks a state, a standby with one helps at once: else all would replay (H8).
         known = {
             id: partition for id, partition in unserved.items() if id in self._needs.load and not partition.lacking
         }
@@ -193,7 +193,7 @@ class RecoveryOrder:
         return self._held
 
     def _dispatch(self, schedule: RecoverySchedule) -> None:
-        """Begins what the schedule has room for."""
+        """Starts the partitions that the schedule has room for."""
         self.without_role = []
         for install in schedule.dispatch() if self._settled else ():
             id = self._id(install.partition)
@@ -207,7 +207,7 @@ class RecoveryOrder:
         lost: Mapping[PartitionId, LostPartition],
         may: Mapping[PartitionId, Collection[NodeId]],
     ) -> None:
-        """Says where each lost partition runs, or that it waits."""
+        """Sets where each lost partition runs, or that it waits."""
         for id, partition in lost.items():
             if partition.recovering:
                 self._held[id] = partition.recovering[0]
@@ -222,16 +222,16 @@ class RecoveryOrder:
     def role_change(
         self, moving: Collection[PartitionId], spared: Callable[[ReplicaId], bool]
     ) -> Lent | RoleChange | None:
-        """Which node is to have another role, so that it may restore something, or because it has done so."""
+        """Returns a role to lend for a restore, or to take back after one; None: there is none."""
         return self.lending.step(self._room.pending, spared, moving)
 
     @property
     def in_force(self) -> bool:
-        """Is there too little room for what is lost?"""
+        """Is there too little room for the lost partitions?"""
         return self._schedule is not None
 
     def task(self) -> PlanningTask | None:
-        """What is to be planned; None: there is nothing, or it is not time."""
+        """Returns the next planning task; None: there is none, or it is not time."""
         if self._schedule is None or not self._schedule.stale or not self._settled:
             return None
         self._planning = self._schedule
@@ -239,7 +239,7 @@ class RecoveryOrder:
         return PlanningTask(problem, dict(self._schedule.ordered))
 
     def adopt(self, planned: PlannedRecovery) -> None:
-        """The plan for the last task."""
+        """Takes the plan for the last task."""
         if self._schedule is not None and self._schedule is self._planning:
             self._planned = planned
             self._schedule.adopt(planned.plan)
@@ -259,9 +259,9 @@ class RecoveryOrder:
         return {id: task for task, id in enumerate(self._ids) if id is not None}
 
     def _note_restoring(self, lost: Mapping[PartitionId, LostPartition], now: int) -> None:
-        """Since when each node gets no further with what it restores.
+        """Notes since when each restoring replica makes no progress.
 
-        Time in which nobody serves what that reads, or a source of it does not answer, does not count.
+        Time does not count while an input of the partition is unserved, or one of its sources does not answer.
         """
         before, served = self._restoring, self._served()
         self._restoring = {}
@@ -274,7 +274,7 @@ class RecoveryOrder:
                 self._restoring[replica] = max(frontier, furthest), since
 
     def _given_up(self, id: PartitionId, partition: LostPartition, now: int) -> LostPartition:
-        """Without the nodes that restore it in vain, if another one may: two at most, for each takes room (O6)."""
+        """Removes nodes that restore it without progress, if another may: two at most, for each takes room (O6)."""
         patience_us = max(IN_VAIN_US, round(10 * SECOND * self._needs.work.get(id, 0.0)))
         since = {node: self._restoring[ReplicaId(*id, node)][1] for node in partition.recovering}
         left = replace(partition, recovering=tuple(n for n in partition.recovering if now - since[n] < patience_us))
@@ -289,7 +289,7 @@ class RecoveryOrder:
         loads = np.zeros(self._topology.tasks)
         for id, load in self._needs.load.items():
             loads[self._task[id]] = load
-        # What nothing is known of comes back by itself: it counts as if it ran.
+        # Partitions with unknown needs are restored without a plan: they count as running.
         always = [task for task, id in enumerate(self._ids) if id is None or id not in self._needs.load]
         work = [UNKNOWN_WORK if id is None else self._needs.work.get(id, UNKNOWN_WORK) for id in self._ids]
         schedule = RecoverySchedule(
@@ -316,11 +316,11 @@ class RecoveryOrder:
         unserved: Mapping[PartitionId, LostPartition],
         due: Mapping[PartitionId, frozenset[NodeId]],
     ) -> None:
-        """Gives the schedule the news: who came and went, what is back, and what may run where."""
+        """Updates the schedule: nodes that came or went, restored partitions, and where others may run."""
         for node in set(schedule.nodes).difference(self._view.runs):
             schedule.went(node)
         served = self._served()
-        #: Of what nobody serves, the one node that counts as restoring it.
+        #: The node that counts as running or restoring each partition.
         restores = {id: node for node, runs in self._view.runs.items() for id in runs if id not in unserved}
         restores |= self._room.pending
         restores |= {id: partition.recovering[0] for id, partition in unserved.items() if partition.recovering}
@@ -341,7 +341,7 @@ class RecoveryOrder:
         comes: Set[PartitionId],
         others: Set[PartitionId],
     ) -> None:
-        """What a node runs that somebody serves, what it restores, and what it runs in vain, as a schedule has it."""
+        """Adds a node to the schedule, with the partitions that it serves, restores, and runs in vain."""
         runs, ordered, shadows = ({self._task[id] for id in ids} for ids in (serves, comes, others))
         before, ordered_before = schedule.runs_on(node), {p for p, where in schedule.ordered.items() if where == node}
         if before is not None and before[1] == shadows and ordered_before >= ordered:
@@ -360,7 +360,7 @@ class RecoveryOrder:
     # --- for people ---
 
     def summary(self) -> dict[str, str]:
-        """The plan in words without spaces."""
+        """Summarises the plan in words without spaces."""
         if self._schedule is None:
             return {}
         name = self._topology.name_of
@@ -370,7 +370,7 @@ class RecoveryOrder:
         }
 
     def status(self) -> RecoveryStatus | None:
-        """None: there is room for all."""
+        """Returns the status of the recovery; None: there is room for all."""
         schedule, planned = self._schedule, self._planned
         if schedule is None:
             return None
@@ -387,6 +387,6 @@ class RecoveryOrder:
 
 
 def _read_by(plan: Plan, id: PartitionId) -> frozenset[PartitionId]:
-    """The partitions that one reads."""
+    """Returns the partitions that a partition reads."""
     channels = plan.unit[id.unit].channels_in(id.partition)
     return frozenset(plan.maker_of(c) for c in channels if c.stream not in plan.sources)

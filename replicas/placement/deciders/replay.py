@@ -1,4 +1,4 @@
-"""What begins anew from the sources' logs, where nothing else is left (rule H8).  Pure."""
+"""Orders replays from the sources' logs, where no state is left (rule H8).  Pure."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from spe.stream.ids import PartitionId, ReplicaId
 from spe.stream.names import NodeId, NodeState
 from spe.wire.fields import Verb
 
-#: After so long without progress another replica replays, microseconds.
+#: After this time without progress another replica replays, microseconds.
 REPLAYS_IN_VAIN_US: Final = 300_000_000
-#: How far a replica is that has been told to replay, and has not begun.
+#: Progress of a replica that was ordered to replay and has not begun.
 _NOT_BEGUN: Final = -1
-#: The later a state is here, the better may a replica in it begin anew: it has its input.
+#: States by their fitness to replay, the best last: it has its input.
 _CAN_REPLAY: Final = (NodeState.RECOVERING, NodeState.UP_FAILURE, NodeState.STABILIZATION, NodeState.STABLE)
 
 
@@ -31,25 +31,24 @@ class Decision:
 
 
 class ReplayDecider:
-    """See the module."""
+    """Decides which replicas replay."""
 
     def __init__(self, view: ClusterView) -> None:
         self._view = view
         self._plan = view.plan
-        #: Of replicas that replay, or were told to: how far they were, and since when; in this look and in the last.
+        #: Progress of each replica that replays or was ordered to, and since when; in this look and the last.
         self._replaying: dict[ReplicaId, tuple[int, int]] = {}
         self._replaying_before: Mapping[ReplicaId, tuple[int, int]] = {}
 
     def look(self) -> None:
-        """A new look at the cluster begins."""
+        """Begins a new look at the cluster."""
         self._replaying_before, self._replaying = self._replaying, {}
 
     def replays(self, id: PartitionId, now: int) -> list[Decision]:
-        """The last resort: one replica of everything before it begins anew, unless one still has its beginning.
+        """Orders, as the last resort, one replica of each upstream partition to replay, unless one has its beginning.
 
-        None does while a source does not answer, or has another log than the one that it was made from: what is missing
-        could not be made again, and the state would be lost as well (S6).  Nor below a source whose log is not kept for
-        ever: its first rows may go meanwhile (E5).
+        None replays while a source does not answer or has a new log: the missing input could not be made again, and
+        the state would be lost too (S6).  Nor below a source whose log is truncated: its first rows may go (E5).
         """
         read = {i.stream for i in self._plan.unit[id.unit].inputs}
         if any(
@@ -72,9 +71,9 @@ class ReplayDecider:
         return decisions
 
     def _to_replay(self, id: PartitionId, made: Mapping[NodeId, Made], now: int) -> NodeId | None:
-        """Which of the replicas of a partition is to begin anew; None: one has its beginning, or makes it, or none can.
+        """Returns the replica of a partition that is to replay; None: one has or makes its beginning, or none can.
 
-        One that was told to and stands still for long is left as it is: it may be cut off from the sources.
+        One that was ordered to and makes no progress is left alone: it may be disconnected from the sources.
         """
         in_vain = {n for n, outputs in made.items() if self._replays_in_vain(ReplicaId(*id, n), outputs, now)}
         if any(outputs.first == 1 and n not in in_vain for n, outputs in made.items()):
@@ -85,7 +84,7 @@ class ReplayDecider:
         return max(best, key=lambda n: (_CAN_REPLAY.index(made[n].state), n), default=None)
 
     def _replays_in_vain(self, replica: ReplicaId, made: Made, now: int) -> bool:
-        """Has it been told to begin anew, or begun, without any progress for long?  It waits for what is before it."""
+        """Has a replay made no progress for long?  Time does not count while it waits for an upstream partition."""
         known = self._replaying.get(replica) or self._replaying_before.get(replica)
         begun = made.first == 1
         if (begun and made.state is not NodeState.RECOVERING) or (not begun and known is None):
@@ -100,7 +99,7 @@ class ReplayDecider:
         return now - since >= REPLAYS_IN_VAIN_US
 
     def _origin_of(self, id: PartitionId, known: dict[PartitionId, str]) -> str:
-        """The origin of what the sources' logs give now; "" where one of them does not answer, or not from id 1 on."""
+        """Returns the origin of the present source logs; "" where one does not answer, or not from id 1 on."""
         if id not in known:
             plan = self._plan
             known[id] = combined(
@@ -115,7 +114,7 @@ class ReplayDecider:
 
 
 def upstream_of(plan: Plan, id: PartitionId) -> tuple[PartitionId, ...]:
-    """The partitions that one reads, directly or through others."""
+    """Returns the partitions that a partition reads, directly or through others."""
     makers: dict[PartitionId, None] = {}
     waiting = [id]
     while waiting:

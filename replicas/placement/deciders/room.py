@@ -1,4 +1,4 @@
-"""Which nodes have room for what is lost (rules O1, O5).  Pure."""
+"""The room of nodes for lost partitions (rules O1, O5).  Pure."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from spe.stream.names import NodeId
 
 
 class RestoringRoom:
-    """See the module.
+    """Knows which nodes have room for lost partitions.
 
     Attributes:
-      pending: what has been ordered, and its node does not tell of yet.
+      pending: ordered replicas that their nodes do not report yet.
     """
 
     def __init__(self, view: ClusterView, needs: PartitionNeeds) -> None:
@@ -28,15 +28,15 @@ class RestoringRoom:
         self.redirect()
 
     def redirect(self) -> None:
-        """Another directory counts."""
+        """Follows a changed directory."""
         self._shares = SharesOfX(self._view.plan, self._view.directory)
-        #: May a node have a role for a partition, by its X?
+        #: Does X of a node allow a role for a partition?
         self._may_wait: dict[tuple[PartitionId, NodeId], bool] = {}
 
     def fits(self, lost: Mapping[PartitionId, LostPartition]) -> bool:
-        """Has the first standby of each room, with all that it runs and was told to run?
+        """Has the first standby of each partition room, with all that it runs and was ordered to run?
 
-        Also the second one of what recovers somewhere: it would be told to help after a while (H5).
+        The second standby counts for a partition that recovers: it would be ordered to help after a while (H5).
         """
         more: dict[NodeId, list[PartitionId]] = {}
         for id, partition in lost.items():
@@ -47,7 +47,7 @@ class RestoringRoom:
         return all(self._has_room(node, ids) for node, ids in more.items())
 
     def _has_room(self, node: NodeId, more: Collection[PartitionId]) -> bool:
-        """For these as well; what needs next to nothing always has room."""
+        """Has a node cores for these partitions as well?  Partitions that need next to none always have room."""
         load = sum(self._needs.load[id] for id in more)
         return self._has_memory(node, more) and (load <= LITTLE or load <= self._cores_left(node) + LITTLE)
 
@@ -57,34 +57,34 @@ class RestoringRoom:
         )
 
     def here(self, node: NodeId) -> set[PartitionId]:
-        """What a node runs and was told to run."""
+        """Returns the partitions that a node runs or was ordered to run."""
         return {*self._view.runs.get(node, ()), *(id for id, where in self.pending.items() if where == node)}
 
     def _has_memory(self, node: NodeId, more: Collection[PartitionId]) -> bool:
         return self._memory_left(node, more) >= 0
 
     def _memory_left(self, node: NodeId, more: Collection[PartitionId] = ()) -> float:
-        """Bytes, with these as well; infinite where nobody says what the node has."""
+        """Returns the bytes left after these partitions; infinite where the node's memory is unknown."""
         if (memory := self._view.directory.nodes[node].memory) is None:
             return inf
         needed = sum(self._needs.memory.get(id, 0.0) for id in {*self.here(node), *more})
         return memory * self._view.directory.coordinator.cap - needed
 
     def memory_short(self, id: PartitionId, standbys: Collection[NodeId]) -> str:
-        """Why none of these may run a partition, for people."""
+        """Describes which memory a partition lacks on these standbys, for people."""
         left, node = max((max(0.0, self._memory_left(n)), n) for n in standbys)
         needed = self._needs.memory.get(id, 0.0)
         return f"needs {needed / 1e6:.0f} MB; of its standbys {node} has most memory left, {left / 1e6:.0f} MB"
 
     def may_run(self, id: PartitionId, partition: LostPartition) -> frozenset[NodeId]:
-        """Nodes that answer and may restore a partition, standbys or not; whether they have the cores is not asked."""
+        """Returns answering nodes that may restore a partition, with or without a role; cores are not checked."""
         assert not set(partition.able) & set(partition.others), "O5: others are those without a role"
         others = () if partition.recovering else partition.others
         nodes = [*partition.able, *(n for n in others if n in self._view.runs and self._may_have(id, n))]
         return frozenset(n for n in nodes if self._has_memory(n, [id]))
 
     def _may_have(self, id: PartitionId, node: NodeId) -> bool:
-        """Would its X be enough with a role for this partition as well, and is known what it needs for what it runs?"""
+        """Would X of a node suffice for this partition too, and are the needs of all that it runs known?"""
         if any(other not in self._needs.load for other in self.here(node)):
             return False
         if (id, node) not in self._may_wait:

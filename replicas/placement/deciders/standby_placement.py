@@ -1,4 +1,4 @@
-"""Standbys follow loads (rules L2, L3): they lie where load falls when their partition's rises.  Pure."""
+"""Moves standbys to nodes whose load falls when their partition's load rises (rules L2, L3).  Pure."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from spe.stream.names import NodeId
 
 #: Periods of the balancer between two looks.
 _LOOKS: Final = 10
-#: Share of the partitions' loads by which another placement must be better.
+#: Share of the partitions' loads by which a new placement must be better.
 _WORTH: Final = 0.05
 
 
 class StandbyPlacement:
-    """Which standby is to move.
+    """Decides which standby is to move.
 
     Args:
       history: of all loads.
-      period_us: of the balancer, microseconds.
+      period_us: period of the balancer, microseconds.
       now: monotonic microseconds.
     """
 
@@ -41,11 +41,11 @@ class StandbyPlacement:
     def relocation(
         self, now: int, directory: Directory, running: Running, alive: Collection[NodeId]
     ) -> tuple[PartitionId, NodeId, NodeId] | None:
-        """The next move (partition, source, target) of a standby; None: all lie well, or it is not time to look.
+        """Returns the next move (partition, source, target) of a standby; None: there is none, or it is not time.
 
         Args:
           running: nodes that run each partition.
-          alive: nodes that answer; those of them that have no role are spares, and get none.
+          alive: nodes that answer; nodes without a role are spares and get no standby.
         """
         if now < self._next_at:
             return None
@@ -64,7 +64,7 @@ class StandbyPlacement:
             places = np.array([nodes.index(n) for _, n in standbys], np.intp)
             worth = _WORTH * float(problem.load.sum())
             moves = relocations(problem, places, worth)
-            # Who stands by for a partition already is no target (M5): such an exchange is made by others first.
+            # A standby of the partition is no target (M5): other moves of an exchange come first.
             able = [r for r in moves if (standbys[r.checkpoint][0], nodes[r.target]) not in standbys]
             if able:
                 partition, source = standbys[able[0].checkpoint]
