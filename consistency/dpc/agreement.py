@@ -1,7 +1,7 @@
-"""Do the replicas of a partition make the same stable tuples?  Compared by digest, each 1,000 and at the end.  Pure.
+"""Compares stable tuples of the replicas of a partition, by digests each 1,000 tuples and at the end.  Pure.
 
-A replica tells the newest place at which it took the digest of an output, with each heartbeat; whoever hears it
-compares as soon as it has come there itself (docs/internals/rules.md, invariant 4).
+A replica sends the newest place at which it took the digest of an output with each heartbeat; the others compare as
+soon as they have reached it (docs/internals/rules.md, invariant 4).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from spe.stream.names import StreamId
 
 
 class Divergence(NamedTuple):
-    """Up to stable id ``id`` of an output ``partner`` made other tuples than we."""
+    """A difference: up to stable id ``id`` of an output ``partner`` made other tuples than we."""
 
     output: int
     partner: str
@@ -24,17 +24,17 @@ class Divergence(NamedTuple):
 
 
 class Agreement:
-    """What partners told of their outputs, until we can compare."""
+    """Holds digests of partners until they can be compared."""
 
     def __init__(self) -> None:
         self._told: dict[tuple[int, str], dict[int, int]] = {}
-        #: The first difference per output and partner; whatever follows differs too.
+        #: First difference per output and partner; all later digests differ too.
         self.differences: list[Divergence] = []
         #: Places compared.
         self.compared = 0
 
     def heard(self, output: int, partner: str, id: int, digest: int) -> None:
-        """A partner's newest place; id 0: it has none.  One that is far ahead of us loses its oldest places."""
+        """Takes a partner's newest place; id 0: it has none.  Of a partner far ahead the oldest places are dropped."""
         if id == 0 or any((d.output, d.partner) == (output, partner) for d in self.differences):
             return
         places = self._told.setdefault((output, partner), {})
@@ -45,13 +45,13 @@ class Agreement:
     def compare(
         self, output: int, last_id: int, marks: Callable[[], Mapping[int, int]], *, ended: bool = False
     ) -> list[Divergence]:
-        """New differences.
+        """Returns new differences.
 
         Args:
-          last_id: of our last stable tuple of the output.
-          marks: our own places and digests; only asked where there is something to compare.
-          ended: no stable tuple follows.  Only then a place between two of each 1,000 tuples, the end of a partner's
-            output, is compared.
+          last_id: id of our last stable tuple of the output.
+          marks: returns our own places and digests; called only where there is something to compare.
+          ended: no stable tuple follows.  Only then the end of a partner's output, which is no multiple of 1,000, is
+            compared.
         """
         differences: list[Divergence] = []
         for (compared_output, partner), places in self._told.items():
@@ -62,7 +62,7 @@ class Agreement:
             for id in due:
                 digest = places.pop(id)
                 if id not in ours and id <= last_id and id % MARK_EVERY == 0:
-                    continue  # we took no digest there: it was before our last restore, or long ago
+                    continue  # we have no digest there: it was before our last restore, or long ago
                 self.compared += 1
                 if ours.get(id) != digest:
                     differences.append(Divergence(output, partner, id))
@@ -73,7 +73,7 @@ class Agreement:
 
 
 def suspects(unit: Unit, output: StreamId) -> str:
-    """Whose results may depend on more than the input: those before an output that are the user's own code, if any."""
+    """Names the operators of user code before an output, whose results may depend on more than the input."""
     before = streams_before(unit.operators, output)
     own = [repr(str(o.name)) for o in unit.operators if o.name in before and o.spec.own_code]
     if not own:

@@ -18,7 +18,7 @@ from spe.stream.times import END_OF_TIME
 
 
 class OutputsView(Protocol):
-    """What the manager asks of the output buffers."""
+    """Questions of the manager to the output buffers."""
 
     def full(self) -> bool:
         """Is a buffer at its cap?  Then nothing stable is released until consumers acknowledge."""
@@ -26,14 +26,14 @@ class OutputsView(Protocol):
 
 
 class InputsView(Protocol):
-    """What the manager asks of the producers."""
+    """Questions of the manager to the inputs and their producers."""
 
     def fresh(self, now: int) -> Sequence[bool]:
-        """Per input: is something still to be expected of it soon? (T2)"""
+        """Per input: are data to be expected of it soon (T2)?"""
         ...
 
     def arriving(self, now: int) -> bool:
-        """Has every input a feed on which something came lately? (R1)"""
+        """Has every input a feed on which data came lately (R1)?"""
         ...
 
     def caught_up(self) -> bool:
@@ -54,7 +54,7 @@ class InputsView(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """Time has passed, or elements have come.  Until an answer has no :class:`Proceed`, it follows again soon."""
+    """Time has passed, or elements have come.  Sent again soon while the answer has :class:`Proceed`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class PartnerGrants:
 
 @dataclass(frozen=True, slots=True)
 class Configure:
-    """Another X, α or policy counts from now on (X2, X3)."""
+    """X, α or a policy changes (X2, X3)."""
 
     node: Node
 
@@ -99,9 +99,9 @@ class LogRequest:
     """The checkpoint log asks for the state at the end of the next stable slice (G6).
 
     Attributes:
-      below: footprints from before this time are written anew, and ``most`` of those from then.
-      after: the slice ends behind this: here ends the newest one in the log.
-      again: or right there, as that one has another state or was refused.
+      below: footprints from before this time are rewritten, and ``most`` of those at this time.
+      after: end of the newest slice in the log; the requested one ends later.
+      again: or at the same time, if that slice has another state or was refused.
     """
 
     below: int
@@ -114,13 +114,13 @@ class LogRequest:
         return end > self.after or (end == self.after and self.again)
 
     def rewrites(self, end: int) -> tuple[int, int]:
-        """Footprints to write anew, as in FragmentLog; where nothing follows, nothing need be kept upstream either."""
+        """Returns the footprints to rewrite, as in FragmentLog: all of them at the end of input."""
         return (self.below, self.most) if end < END_OF_TIME else (END_OF_TIME, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class LogLost:
-    """The log lacks some of what it was given: the next slice gives it the complete state."""
+    """The log lacks a slice: the next one must have the complete state."""
 
 
 Event = Advance | PartnerAsks | PartnerGrants | Configure | InstallSnapshot | InstallLog | LogRequest | LogLost
@@ -134,8 +134,8 @@ class Proceed:
     """More is waiting: let others work, then send :class:`Advance`."""
 
 
-class Emit(NamedTuple):  # each step makes some: a dataclass that is frozen takes five times as long
-    """Elements leave by an output: for its stable log, or its tentative suffix."""
+class Emit(NamedTuple):  # made at each step: a frozen dataclass takes five times as long
+    """Appends elements to an output: to its stable log or its tentative suffix."""
 
     kind: Kind
     output: int
@@ -144,19 +144,19 @@ class Emit(NamedTuple):  # each step makes some: a dataclass that is frozen take
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """Operators rejected these rows for good; after a redo some come again (U15)."""
+    """Reports rows that operators rejected for good; after a redo some are repeated (U15)."""
 
     rejections: Sequence[Rejection]
 
 
 @dataclass(frozen=True, slots=True)
 class ClearSuffix:
-    """The correction is complete: the tentative suffix of each output goes (R7)."""
+    """Drops the tentative suffix of each output: the correction is complete (R7)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Announce:
-    """State of every output from here on; ``fresh``: live results go on while reconciling."""
+    """Sets the state of every output; ``fresh``: live results continue while reconciling."""
 
     state: NodeState
     fresh: bool
@@ -164,18 +164,18 @@ class Announce:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The partner that asks may reconcile: this replica serves its consumers meanwhile (K2)."""
+    """Grants the asking partner leave to reconcile, while this replica serves its consumers (K2)."""
 
 
 @dataclass(frozen=True, slots=True)
 class SliceToLog:
-    """State at the end of a stable slice, which the checkpoint log asked for (G1).
+    """Gives the checkpoint log the requested state at the end of a stable slice (G1).
 
     Attributes:
-      end: of the slice.
-      made: what the operators add.
-      live: all footprints that count, where ``made.whole``.
-      positions: of each input, the last id that is in it.
+      end: end of the slice.
+      made: additions of the operators.
+      live: all valid footprints, where ``made.whole``.
+      positions: last id of each input in the state.
       rows: input rows up to its end; only differences are meaningful.
       outputs: counters of the outputs at its end.
     """
@@ -190,14 +190,14 @@ class SliceToLog:
 
 @dataclass(frozen=True, slots=True)
 class Remade:
-    """The state of the checkpoint log is complete again; ``live``: its footprints that count (G4)."""
+    """The state of the checkpoint log is complete again; ``live``: its valid footprints (G4)."""
 
     live: Sequence[LiveFootprints]
 
 
 @dataclass(frozen=True, slots=True)
 class Interrupt:
-    """The step ended early; what it did before this counts.
+    """The step ended early; its actions before this are valid.
 
     Attributes:
       error: OperatorFailed: an operator raised, this replica cannot go on.  SpillNotLoaded: load that piece of the

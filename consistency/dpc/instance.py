@@ -1,7 +1,7 @@
-"""One running copy of a unit's operators, and how it gets back behind tentative data: checkpoint/redo.
+"""A running copy of a unit's operators, which rolls back tentative state by checkpoint/redo.
 
-A replica has up to two instances (rule R5): *live*, and *redo*, which a mark brings back.  Here the mark is
-a snapshot by reference; consistency.dpc.undo has the other way.
+A replica has up to two instances (rule R5): *live*, and *redo*, which starts at a mark.  Here the mark is a snapshot by
+reference; consistency.dpc.undo has the other way.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from operators.sunion.slice import Slice
 from spe.plan.plan import Unit
 from spe.stream.batch import Element
 
-#: What came out of a portion of a slice: (output, elements), or what operators went on without, or nothing.
+#: Result of a portion of a slice: (output, elements), rejected rows, or nothing.
 Released = tuple[int, list[Element]] | list[Rejection] | None
 
 
 class StateMark(Protocol):
-    """A place that an instance can be brought back to."""
+    """A point that an instance can be rolled back to."""
 
     @property
     def restart(self) -> int:
-        """Tuple time, microseconds: everything below is processed, nothing tentative is in it."""
+        """Tuple time, microseconds: all below is processed, and the state has no tentative data."""
         ...
 
     @property
     def replay(self) -> LogReplay | None:
-        """What of the checkpoint log was not replayed yet: until it is, there is no whole state."""
+        """The rest of a replay of the checkpoint log; while there is one, the state is not complete."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class LogReplay:
-    """What is to be replayed after a restart from a checkpoint log (G4): slices from ``begin`` to ``end`` come again.
+    """A replay after a restart from a checkpoint log (G4), of the slices from ``begin`` to ``end``.
 
     Attributes:
-      commit: of the operators, and ``outputs`` their counters, at ``end``.
-      positions: of each input, at ``begin``.
-      rows: of all stable slices up to ``end``.
+      commit: commit of the operators, and ``outputs`` the counters of the outputs, at ``end``.
+      positions: position of each input at ``begin``.
+      rows: rows of all stable slices up to ``end``.
     """
 
     begin: int
@@ -57,7 +57,7 @@ class LogReplay:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """State of a replica at ``restart``; a Mark, and without a replay what a restarting replica installs.
+    """State of a replica at ``restart``; a mark, and without a replay the state that a restarting replica installs.
 
     With a replay the outputs are at its end.
     """
@@ -72,14 +72,14 @@ class Instance:
     """Operators and the counters of their outputs.
 
     Args:
-      partition: of the unit.
+      partition: partition of the unit.
       logs: its state goes to a checkpoint log.
 
     Attributes:
-      log: what of the state is in it.
+      log: tracks which part of the state is in the log.
       rows: of stable slices that the log was not begun before.
-      replay: it was made from the log, and slices come again; None: they have come, or it does not wait for the rest,
-        as it takes in tentative data.
+      replay: it was made from the log, and its slices are replayed; None: the replay is complete, or was given up to
+        take in tentative data.
     """
 
     def __init__(self, unit: Unit, *, partition: int = 0, logs: bool = False) -> None:
@@ -89,12 +89,12 @@ class Instance:
         self.rows = 0
         self.replay: LogReplay | None = None
         self.outputs = [SOutput(stream) for stream in unit.outputs]
-        #: How many rows operators were given again to rebuild their state.
+        #: Number of rows that operators were given again to rebuild their state.
         self.rebuilt = 0
         self._unfinished = False
 
     def stable(self, piece: Slice) -> Iterator[Released]:
-        """A stable slice, in portions: yields (output, elements), rejections, and None between two portions.
+        """Processes a stable slice in portions: yields (output, elements), rejections, and None between two portions.
 
         Raises OperatorFailed.
         """
@@ -110,9 +110,9 @@ class Instance:
                     yield None
 
     def tentative(self, piece: Slice) -> Iterator[Released]:
-        """The same for a tentative slice.  Rejections are not reported: the redo decides them.
+        """Processes a tentative slice in the same way.  Rejections are not reported: the redo decides them.
 
-        In a replay nothing is released for it, and none is longer than the replay, which it may end.
+        During a replay nothing is released; a slice ends with the replay at the latest, and may complete it.
         """
         if (replay := self.replay) is not None:
             assert self.log is not None, "G4: it is made again from a log"
@@ -132,18 +132,18 @@ class Instance:
                     yield None
 
     def begin_replay(self, replay: LogReplay) -> None:
-        """The fragment has the footprints of the log (G4)."""
+        """Begins a replay, after the fragment has got the footprints of the log (G4)."""
         self.replay = replay
         for output, state in zip(self.outputs, replay.outputs, strict=True):
             output.restore(state)
 
     def again(self, piece: Slice) -> Iterator[Released]:
-        """The same for a stable slice that comes again: nothing is released for it, or reported (G4)."""
+        """Processes a replayed stable slice: releases and reports nothing (G4)."""
         yield from self.fragment.work(piece)
         self.fragment.take_rejections()
 
     def end_replay(self) -> None:
-        """All slices have come again, stable ones.  Raises LogCorrupt where they are not what had come."""
+        """Ends a replay of stable slices.  Raises LogCorrupt where they differ from the original ones."""
         replay, self.replay = self.replay, None
         assert self.log is not None, "G4: it is made again from a log"
         assert replay is not None, "G4: a replay ends"
@@ -151,21 +151,21 @@ class Instance:
         self.rows = replay.rows
 
     def validate(self, *, tainted: bool) -> None:
-        """Asserts what holds between two slices; ``tainted``: it may have taken in tentative data."""
+        """Asserts invariants between two slices; ``tainted``: it may have taken in tentative data."""
         gave_tentative = True in [o.tainted for o in self.outputs]
         assert tainted or not gave_tentative, "U8: nothing tentative leaves who is untainted"
         assert self.replay is None or not gave_tentative, "G4: a replay releases nothing"
 
     def validate_rows(self) -> None:
-        """The same for all rows that are held."""
+        """Asserts invariants of all rows that are held."""
 
     def checkpoint(self, restart: int) -> Checkpoint:
-        """The state by reference.  Not while we are :attr:`rebuilding`, for then there is none."""
+        """Returns the state by reference; not while :attr:`rebuilding`, for then it is incomplete."""
         assert not self.rebuilding, "C1: a checkpoint is of a complete state"
         return Checkpoint(restart, self.fragment.snapshot(), [o.snapshot() for o in self.outputs], self.replay)
 
     def checkpoint_at(self, mark: Any) -> Steps[Checkpoint]:
-        """The state at one of our marks, in portions, as a copy that is brought back to it would have it."""
+        """Makes the state at one of our marks, in portions, as a copy that is rolled back to it would have it."""
         assert isinstance(mark, Checkpoint)
         assert mark.replay is None, "C1: a checkpoint is of a complete state"
         redo = self._empty()
@@ -187,13 +187,13 @@ class Instance:
             output.restore(state)
 
     def take_over(self, other: Instance) -> None:
-        """Gives the operators the state of another instance; the outputs stay.  :meth:`rebuild` completes it."""
+        """Copies the state of another instance's operators; outputs stay.  :meth:`rebuild` completes it."""
         self.fragment.restore(other.fragment.snapshot())
         self._unfinished = self.fragment.load()
         self._replays_on(other.replay)
 
     def _replays_on(self, replay: LogReplay | None) -> None:
-        """The fragment was given the state of another instance, as it is in the midst of a replay, or without one."""
+        """Continues the replay of another instance, if any, after the fragment has got its state."""
         self.replay = replay
         if replay is not None:
             assert self.log is not None, "G4: it is made again from a log"
@@ -202,11 +202,11 @@ class Instance:
             self.fragment.end_replay()
 
     def mark(self, restart: int) -> StateMark:
-        """Remembers the present state, which is that at ``restart``."""
+        """Returns a mark of the present state, at ``restart``."""
         return self.checkpoint(restart)
 
     def back(self, mark: Any) -> Instance:
-        """A second instance, at one of our marks; it is complete when :meth:`rebuild` says so."""
+        """Returns a second instance at one of our marks; :meth:`rebuild` completes it."""
         assert isinstance(mark, Checkpoint)
         redo = self._empty()
         redo.fragment.restore(mark.fragment)
@@ -219,16 +219,16 @@ class Instance:
 
     @property
     def rebuilding(self) -> bool:
-        """Is :meth:`rebuild` not done yet?"""
+        """Is :meth:`rebuild` not complete?"""
         return self._unfinished
 
     def rebuild(self, max_rows: int) -> bool:
-        """Does a portion of the work on the state of an instance that was brought back; True: there is more (R6)."""
+        """Rebuilds a portion of the state of a rolled-back instance; True: there is more (R6)."""
         self._unfinished = self._unfinished and self.fragment.load()
         return self._unfinished
 
     def _put_back_outputs(self, redo: Instance, states: Sequence[Mapping[str, Any]]) -> None:
-        """The copy will recognise and drop what we have released since the mark (R8)."""
+        """Lets the copy recognise and drop output that was released since the mark (R8)."""
         for ours, theirs, state in zip(self.outputs, redo.outputs, states, strict=True):
             theirs.restore(state, ours.released())
 

@@ -1,4 +1,4 @@
-"""The checkpoint log of a unit: what it gets of the stable state, and the end of a replay from it (G4, G6)."""
+"""Gives the checkpoint log of a unit the stable state, and ends a replay from it (G4, G6)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from operators.sunion.sunion import SUnion
 
 
 class LogWork:
-    """Answers the requests of the checkpoint log; nobody waits for it.
+    """Answers the requests of the checkpoint log, in the background.
 
     Args:
       do: takes the actions.
-      is_written: the unit writes such a log.
+      is_written: the unit writes a checkpoint log.
 
     Attributes:
-      request: what the log asked for; None: nothing, or it got it.
+      request: the open request of the log; None: there is none.
     """
 
     def __init__(self, sunion: SUnion, work: SliceWork, do: Callable[[Action], None], *, is_written: bool) -> None:
@@ -31,25 +31,25 @@ class LogWork:
 
     @property
     def is_busy(self) -> bool:
-        """Is what the log gets of a slice not complete yet?"""
+        """Is a slice for the log not complete yet?"""
         return self._work.is_for_log
 
     def takes(self, end: int) -> bool:
-        """Does the log ask for the state at ``end``?"""
+        """Does the log request the state at ``end``?"""
         return self.request is not None and self.request.takes(end)
 
     def wants(self, instance: Instance | None) -> bool:
-        """Does the log ask for the state at the end of the last stable slice, and is it to be had now?
+        """Does the log request the state at the end of the last stable slice, and is it available?
 
         Args:
-          instance: it has that state; None: none has, as tentative data are in it.
+          instance: the instance with that state; None: all have tentative data.
         """
         if self.request is None or self._work.open is not None or instance is None:
             return False
         return instance.replay is None and not instance.rebuilding and self.takes(self._sunion.cursors.released)
 
     def begin(self, instance: Instance | None) -> bool:
-        """Begins to give the log the state at the end of the last stable slice, if it asks for it (G6)."""
+        """Begins to give the log the state at the end of the last stable slice, if it is requested (G6)."""
         request = self.request
         if instance is None or request is None or not self.wants(instance):
             return False
@@ -65,12 +65,12 @@ class LogWork:
         self._do(SliceToLog(end, made, live, self._sunion.needed_from(end), instance.rows, outputs))
 
     def is_replayed(self, instance: Instance | None) -> bool:
-        """Have all slices of a replay come again?"""
+        """Are all slices of a replay complete?"""
         replay = None if instance is None else instance.replay
         return replay is not None and self._sunion.cursors.released >= replay.end
 
     def end_replay(self, instance: Instance) -> None:
-        """The state is that of the log (G4).  Raises LogCorrupt where it is another."""
+        """Ends a replay: the state is that of the log (G4).  Raises LogCorrupt where it differs."""
         instance.end_replay()
         if self.is_written:
             assert instance.log is not None, "G4: the state was made again from a log"

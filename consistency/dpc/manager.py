@@ -44,18 +44,18 @@ class DpcManager:
 
     Args:
       unit: what to run.
-      sunion: its serialiser; feeds write into its inputs.
+      sunion: serialises its inputs, which feeds write.
       node: X, α and the policies.
-      outputs, inputs: the two sides of the world.
+      outputs, inputs: answer questions about the outputs and inputs.
       partners: our side of the partner protocol.
-      partition: of the unit.
+      partition: partition of the unit.
       redo_bytes: cap on stable tuples kept for redo; at half of it reconciliation is asked for (R2).
       slice_rows: rows per input in one slice of stable or redo work (R6).
       logs: the unit writes a checkpoint log.
 
     Attributes:
       waits: how long consumers have waited for results.
-      counts: for people.
+      counts: counters for people.
       log: the work for the checkpoint log.
       step_was_for_log: the last step was work for the checkpoint log.
     """
@@ -95,7 +95,7 @@ class DpcManager:
         self.step_was_for_log = False
 
     def handle(self, event: events.Event, now: int) -> list[events.Action]:
-        """What the shell is to do.  What ends a step early, such as a piece on disk, comes last, as an Interrupt."""
+        """Handles an event; returns the actions for the shell.  An Interrupt, which ends a step early, comes last."""
         run = self._run
         try:
             getattr(self, self._HANDLERS[type(event)])(event, now)
@@ -105,7 +105,7 @@ class DpcManager:
         return actions
 
     def _become(self, transition: Transition, *begin: object) -> None:
-        """The table of states says which mode follows; ``begin``: what that mode begins with."""
+        """Changes the mode by the table of states; ``begin``: arguments of the new mode."""
         self._mode = MODES[after(self.state, transition)](self._run, *begin)
         self._run.do(events.Announce(self.state, self.live_runs))
 
@@ -124,7 +124,7 @@ class DpcManager:
             if (through := run.work.go_on()) is not None:
                 self._mode.slice_through(through, now)
             return True
-        if run.live.rebuilding:  # the snapshot was installed a moment ago
+        if run.live.rebuilding:  # a snapshot was just installed
             run.live.rebuild(run.slice_rows)
             return True
         if run.log.is_replayed(self._mode.stable):
@@ -139,7 +139,7 @@ class DpcManager:
         run, instance = self._run, self._mode.stable
         assert instance is not None, "G4: a replay ends in a stable state"
         run.log.end_replay(instance)
-        if not run.log.is_written:  # another configuration: an instance that remembers nothing of a log takes its place
+        if not run.log.is_written:  # the configuration has changed: an instance without a log replaces it
             made = run.make()
             made.install(instance.checkpoint(self.sunion.cursors.released))
             made.rows = instance.rows
@@ -147,12 +147,12 @@ class DpcManager:
         self._mode.replayed(now)
 
     def _partner_asks(self, event: events.PartnerAsks, now: int) -> None:
-        """Only a replica that has results of its own can stand in for the one that asks (K6)."""
+        """Answers a partner: only a replica with results of its own can stand in for it (K6)."""
         run = self._run
         if not (self.stands_in(now) and run.partners.asked(event.asker, self.state)):
             return
         if run.work.open is not None and isinstance(run.work.open.leave, Alone):
-            run.work.open.leave = None  # a partner is there after all, and it goes first
+            run.work.open.leave = None  # a partner has come back, and it goes first
         run.do(events.Grant())
 
     def _configure(self, event: events.Configure, now: int) -> None:
@@ -160,14 +160,14 @@ class DpcManager:
         self._run.node = event.node
 
     def _install_snapshot(self, event: events.InstallSnapshot, now: int) -> None:
-        """RECOVERING goes on until the unit has caught up (A3)."""
+        """Installs a snapshot; RECOVERING lasts until the unit has caught up (A3)."""
         run = self._run
         run.live.install(event.checkpoint)
         run.mark = run.work.open = None
         self.sunion.install(event.checkpoint.restart, event.positions)
 
     def _install_log(self, event: events.InstallLog, now: int) -> None:
-        """RECOVERING goes on until the unit has caught up, or until input is missing (G4)."""
+        """Installs a log; RECOVERING lasts until the unit has caught up, or until input is missing (G4)."""
         run = self._run
         run.live = event.instance
         run.live.begin_replay(event.replay)
@@ -206,7 +206,7 @@ class DpcManager:
 
     @property
     def live_runs(self) -> bool:
-        """Do live results go on while a redo corrects (R5)?"""
+        """Do live results continue while a redo corrects (R5)?"""
         return self._mode.live_runs
 
     def stands_in(self, now: int) -> bool:
@@ -219,17 +219,17 @@ class DpcManager:
 
     @property
     def between_slices(self) -> bool:
-        """Is no slice in work, and no state being made again?"""
+        """Is no slice in work, and no state being remade?"""
         return self._run.work.open is None and not self._run.live.rebuilding
 
     @property
     def is_whole(self) -> bool:
-        """Is nothing of the checkpoint log left to replay?"""
+        """Is no replay of the checkpoint log left?"""
         return self._mode.replay is None
 
     @property
     def replays(self) -> bool:
-        """Is the next step work on the state of the checkpoint log?"""
+        """Does the next step replay the checkpoint log?"""
         return self._mode.stable is not None and self._mode.stable.replay is not None
 
     @property
@@ -239,30 +239,30 @@ class DpcManager:
 
     @property
     def largest_slice(self) -> int:
-        """Rows of the largest slice that one step took in."""
+        """Rows of the largest slice of one step."""
         return self._run.work.largest
 
     def stable_output(self, output: int) -> SOutput:
-        """The SOutput that makes the stable tuples of an output now."""
+        """Returns the SOutput that makes the stable tuples of an output now."""
         maker = self._mode.maker
         return (self._run.live if maker.rebuilding else maker).outputs[output]
 
     def operator_states(self) -> Sequence[Mapping[str, Any]]:
-        """What the running operators hold, by reference; not in the middle of a slice.  Raises OperatorFailed."""
+        """Returns the states of the running operators by reference; not within a slice.  Raises OperatorFailed."""
         return list(self._run.live.fragment.snapshot().values())
 
     def counters(self) -> dict[str, int]:
-        """Operators' counters, of stable processing only (U7)."""
+        """Returns the operators' counters, of stable processing only (U7)."""
         return self._mode.counters()
 
     def empty_instance(self) -> Instance:
-        """An instance to be given the state of a checkpoint log, in portions, before :class:`events.InstallLog`."""
+        """Returns an instance for the state of a checkpoint log, in portions, before :class:`events.InstallLog`."""
         return self._run.make(logs=True)
 
     # --- snapshots (A3) ---
 
     def prepare_snapshot(self) -> bool:
-        """Does a portion of what must come before :meth:`snapshot`; True: there is more, call again soon.
+        """Does a portion of the preparation of :meth:`snapshot`; True: there is more, call again soon.
 
         A snapshot is taken between two slices, and of a state that is complete; with undo/redo that of the mark has to
         be made again.  Optional: without it, :meth:`snapshot` makes the state in one long step.  Raises OperatorFailed.
@@ -273,9 +273,9 @@ class DpcManager:
         return self._run.work.open is not None or self._mode.prepare_snapshot()
 
     def snapshot(self) -> tuple[Checkpoint, list[int]] | None:
-        """For a restarting partner: the last consistent state and the input positions that go with it.
+        """Returns the last consistent state with its input positions, for a restarting partner.
 
-        None: this replica has none itself.
+        None: this replica has none.
         """
         if self.state is NodeState.RECOVERING or not self.is_whole:
             return None
@@ -294,6 +294,6 @@ class DpcManager:
         assert live.replay is None or self.sunion.next <= live.replay.end, "G4: a replay ends where the log does"
 
     def validate_rows(self) -> None:
-        """The same of all that is held."""
+        """Asserts invariants of all that is held."""
         self.sunion.validate_rows()
         self._run.live.validate_rows()

@@ -1,4 +1,4 @@
-"""A mode of a replica: what it does in one state of the table (consistency/dpc/states.py)."""
+"""A mode of a replica: its behaviour in one state of the table (consistency/dpc/states.py)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from spe.stream.names import NodeState
 
 
 class Mode:
-    """What the modes have in common: the live instance makes the stable results, and no request is open.
+    """Base of the modes: the live instance makes the stable results, and no request is open.
 
     Attributes:
-      state: of the table.
+      state: state of the table.
     """
 
     state: ClassVar[NodeState]
@@ -31,13 +31,13 @@ class Mode:
         raise NotImplementedError
 
     def slice_through(self, slice: OpenSlice, now: int) -> None:
-        """A slice that took several steps is through: what had to wait for that follows."""
+        """Follows the end of a slice that took several steps: does the work that waited for it."""
 
     def granted(self, number: int, now: int) -> None:
-        """A partner grants a request; it counts only where one is open (K1)."""
+        """Takes a partner's grant, which is valid only for an open request (K1)."""
 
     def replayed(self, now: int) -> None:
-        """All slices of the checkpoint log have come again (G4)."""
+        """Follows the end of a replay of the checkpoint log (G4)."""
 
     # --- questions ---
 
@@ -48,7 +48,7 @@ class Mode:
 
     @property
     def live_runs(self) -> bool:
-        """Do live results go on while a redo corrects (R5)?"""
+        """Do live results continue while a redo corrects (R5)?"""
         return False
 
     def stands_in(self, now: int) -> bool:
@@ -62,30 +62,30 @@ class Mode:
 
     @property
     def stable(self) -> Instance | None:
-        """The instance with the state at the end of the last stable slice; None: there is a mark of it only."""
+        """The instance with the state at the end of the last stable slice; None: there is only a mark of it."""
         return self.run.live
 
     def replace_stable(self, instance: Instance) -> None:
-        """Another instance with the same state takes its place."""
+        """Replaces it by an instance with the same state."""
         self.run.live = instance
 
     @property
     def replay(self) -> LogReplay | None:
-        """What of the checkpoint log was not replayed yet: until it is, there is no whole stable state (G4)."""
+        """The rest of a replay of the checkpoint log; while there is one, the stable state is not complete (G4)."""
         return None if self.stable is None else self.stable.replay
 
     def counters(self) -> dict[str, int]:
-        """Counters of the operators, of stable processing only (U7)."""
+        """Returns the operators' counters, of stable processing only (U7)."""
         return self.run.live.fragment.counters()
 
-    # --- snapshots (A3), of a state that is whole, between two slices ---
+    # --- snapshots (A3), of a complete state, between two slices ---
 
     def prepare_snapshot(self) -> bool:
-        """Does a portion of what must come before :meth:`snapshot`; True: there is more."""
+        """Does a portion of the preparation of :meth:`snapshot`; True: there is more."""
         return self.maker.rebuild(self.run.slice_rows)
 
     def snapshot(self) -> tuple[Checkpoint, list[int]]:
-        """State at the end of the last stable slice, and the input positions that go with it."""
+        """Returns the state at the end of the last stable slice, and its input positions."""
         while self.prepare_snapshot():
             pass
         # Rows since a periodic checkpoint are held for a redo here; a partner that installs this begins behind it.
@@ -100,10 +100,10 @@ class Mode:
         assert self.run.sunion.cursors.redo is None, "R5: redo is STABILIZATION"
         assert not self.run.partners.pending, "R3: a request is open in UP_FAILURE only"
 
-    # --- what several modes do ---
+    # --- shared by several modes ---
 
     def go_tentative(self, now: int, transition: Transition) -> bool:
-        """The checkpoint comes before the first tentative release (C1); suspend announces, and taints nothing (T6).
+        """Checkpoints before the first tentative release (C1); under suspend only announces the failure (T6).
 
         Returns:
           Is more due at once, beyond what one step may take (B8)?

@@ -1,7 +1,7 @@
-"""The partner protocol: which replica may reconcile (K1-K5).  Pure.
+"""The partner protocol, by which replicas take turns to reconcile (K1-K5).  Pure.
 
-Replicas of a partition take turns, so that while one corrects the other goes on with fresh data.  A grant is not
-remembered (K4): while one replica is in STABILIZATION, it refuses the other's request.  So a lost grant blocks nobody.
+Replicas of a partition take turns, so that while one corrects another continues with fresh data.  A grant is not
+stored (K4): a replica in STABILIZATION refuses requests of others.  So a lost grant does not block a replica.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Alone:
-    """No useful partner for a whole request interval: reconcile without leave, beside the live instance (R4)."""
+    """Reconcile without leave, while live runs: there was no useful partner for a whole request interval (R4)."""
 
 
 class Partners:
-    """One replica's side of the protocol, and what it has heard of the others.
+    """One replica's side of the protocol, with the known states of the others.
 
     Args:
-      own: our name; the order of names breaks ties, nothing else does.
+      own: our name; only the order of names breaks ties.
       partners: the other replicas of the partition.
       request_us: how often to ask again, and how long to look for a useful partner.
-      random: seeded; picks whom to ask.
+      random: seeded; picks the partner to ask.
 
     Attributes:
-      told: last announced state of each; None: out of reach.
+      told: last announced state of each partner; None: unreachable.
     """
 
     def __init__(self, own: str, partners: Sequence[str], *, request_us: int, random: Random) -> None:
@@ -58,11 +58,11 @@ class Partners:
         self._asked: dict[int, str] = {}
         self._idle: set[str] = set()
         self.told: dict[str, NodeState | None] = dict.fromkeys(partners)
-        #: Those that run and have fresh results for our consumers while we reconcile (K6).
+        #: Partners that have fresh results for our consumers while we reconcile (K6).
         self._stand_ins: set[str] = set()
 
     def set_partners(self, partners: Sequence[str]) -> None:
-        """Other nodes host the partition from now on; new ones were not heard yet."""
+        """Changes the partners; new ones were not heard yet."""
         self._partners = sorted(partners)
         self.told = {name: self.told.get(name) for name in partners}
         self._idle.intersection_update(partners)
@@ -70,18 +70,18 @@ class Partners:
         self._asked = {number: name for number, name in self._asked.items() if name in self.told}
 
     def heard(self, partner: str, state: NodeState | None, *, runs: bool = True, stands_in: bool = False) -> None:
-        """Its node answers.  ``runs``: False for a standby: it is no partner until it runs (H3), even if it is lost."""
+        """Takes the state of a partner.  ``runs``: False for a standby, which is no partner until it runs (H3)."""
         self.told[partner] = state
         (self._idle.discard if runs else self._idle.add)(partner)
         (self._stand_ins.add if stands_in else self._stand_ins.discard)(partner)
 
     def lost(self, partner: str) -> None:
-        """A partner is not heard any more: it cannot serve in our place, whatever its last state was (K5)."""
+        """Notes that a partner is lost: it cannot serve in our place, whatever its last state was (K5)."""
         if partner in self.told:
             self.told[partner] = None
 
     def serves(self, partner: str) -> bool:
-        """Has it fresh results for our consumers while we reconcile (K6)?"""
+        """Has a partner fresh results for our consumers while we reconcile (K6)?"""
         return self.told.get(partner) in SERVING and partner in self._stand_ins
 
     def stands_by(self, partner: str) -> bool:
@@ -102,19 +102,19 @@ class Partners:
         return self._since is not None
 
     def want(self, now: int) -> None:
-        """We could reconcile (R1 or R2 holds)."""
+        """Notes that we could reconcile (R1 or R2 holds)."""
         if self._since is None:
             self._since = now
             self._useless_since = None
             self._asked_at = None
 
     def withdraw(self) -> None:
-        """Neither R1 nor R2 holds any more, or we have started (R3)."""
+        """Withdraws the requests: neither R1 nor R2 holds any more, or we have started (R3)."""
         self._since = None
         self._asked.clear()
 
     def poll(self, now: int) -> Ask | Alone | None:
-        """What to do now while a request is pending."""
+        """Returns the next action while a request is pending."""
         if self._since is None:
             return None
         assert now >= self._since, "K1: time does not go back"
@@ -122,7 +122,7 @@ class Partners:
         waiting = [p for p in self._partners if self.told[p] is NodeState.STABILIZATION]
         if not useful:
             if waiting:
-                self._useless_since = None  # it will finish, and can then serve in our place
+                self._useless_since = None  # it will finish, and then serve in our place
                 return None
             if self.nobody:
                 return Alone()
@@ -141,11 +141,11 @@ class Partners:
         return Ask(partner, self._number)
 
     def granted(self, number: int) -> str | None:
-        """A grant arrived.  Returns the partner if it is for an open request."""
+        """Takes a grant; returns the partner if it is for an open request."""
         return self._asked.get(number)
 
     def asked(self, asker: str, state: NodeState) -> bool:
-        """A partner asks for leave.  True: we grant, and void our own open requests (K2, K3)."""
+        """Answers a partner that asks for leave.  True: we grant, and withdraw our own requests (K2, K3)."""
         if state in (NodeState.STABILIZATION, NodeState.RECOVERING):
             return False
         if self.pending:

@@ -1,4 +1,4 @@
-"""RECOVERING: the replica catches up after its start, and serves nobody (A3, A4)."""
+"""RECOVERING: the replica catches up after its start, and does not serve (A3, A4)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from spe.stream.names import NodeState
 
 
 class Recovering(Mode):
-    """Releases what is stable until nothing is left that the producers had; then it serves."""
+    """Releases stable slices until the replica has caught up with its producers; then it serves."""
 
     state = NodeState.RECOVERING
 
@@ -22,7 +22,7 @@ class Recovering(Mode):
         if (replay := run.live.replay) is not None:
             if run.replay_slice(replay):
                 return True
-            # Where an input is out, results go on with what there is, and the mark has the rest of the replay for redo.
+            # Where an input is missing, results continue without it, and the mark has the rest of the replay for redo.
             due = run.inputs.started(now) and run.must_go_on(now)
             return due and self.go_tentative(now, Transition.TENTATIVE)
         released = run.release_stable(now)
@@ -34,12 +34,12 @@ class Recovering(Mode):
         if not released:
             run.waits.hold(now)
             if run.inputs.started(now):
-                run.become(Transition.CAUGHT_UP)  # only a replica that serves is acknowledged, and gets room
+                run.become(Transition.CAUGHT_UP)  # only a serving replica gets acknowledgements, which make room
         return released
 
     def slice_through(self, slice: OpenSlice, now: int) -> None:
         if self.run.live.replay is None and not self.run.has_stable:
-            self._leave(now)  # at the next call another slice may be there already
+            self._leave(now)  # by the next call another slice may have come
 
     def _leave(self, now: int) -> bool:
         run = self.run

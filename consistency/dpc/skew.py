@@ -1,7 +1,7 @@
-"""Says when one input lags the others though nothing has failed (rule S5).  Pure.
+"""Detects an input that lags the others though nothing has failed (rule S5).  Pure.
 
-Inputs whose tuple times differ by more than αX keep a unit tentative for good, by the clock of buckets (B3), and
-nothing else would say why: every process is alive and STABLE.
+Inputs whose tuple times differ by more than αX keep a unit tentative for ever, by the clock of buckets (B3), and no
+other report shows why: every process is alive and STABLE.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from spe.stream.times import BEFORE_TIME, END_OF_TIME, floor_to
 
 
 class InputSkew:
-    """Watches the inputs of one SUnion; an episode is said once.
+    """Watches the inputs of one SUnion, and reports each episode once.
 
     Args:
-      sunion: whose inputs.
+      sunion: the SUnion with the inputs.
       bucket_us: its width of a bucket.
       alpha_x_us, x_us: as below.
 
     Attributes:
-      alpha_x_us: an input lags while the bucket that it stands in has waited longer than this.
-      x_us: how long it must lag without a break, delivering all the time: who was cut off needs a while to catch up.
-      lagging: inputs in an episode.  It ends when the lag is below half of αX, so that one at its edge is said once.
+      alpha_x_us: an input lags while its current bucket has waited longer than this.
+      x_us: how long it must lag while delivering: an input that was cut off needs time to catch up.
+      lagging: inputs in an episode, which ends when the lag is below half of αX, so that reports do not repeat.
     """
 
     def __init__(self, sunion: SUnion, *, bucket_us: int, alpha_x_us: int, x_us: int) -> None:
@@ -35,7 +35,7 @@ class InputSkew:
         self.lagging: set[int] = set()
 
     def watch(self, now: int, live: Sequence[bool]) -> list[int]:
-        """Returns the inputs whose episode begins; ``live``: which deliver, from a producer that is STABLE."""
+        """Returns the inputs whose episode begins; ``live``: per input, whether a STABLE producer delivers."""
         begun = []
         for at, delivers in enumerate(live):
             age = self._age(at, now)
@@ -49,16 +49,16 @@ class InputSkew:
         return begun
 
     def foremost(self) -> int:
-        """The input that is furthest ahead and has not ended."""
+        """Returns the input that is furthest ahead and has not ended."""
         reached = [self._reached(at) for at in range(len(self._sunion.inputs))]
         return max(range(len(reached)), key=lambda at: reached[at] if reached[at] < END_OF_TIME else BEFORE_TIME)
 
     def behind_us(self, at: int) -> int:
-        """By how much an input is behind the foremost, microseconds of tuple time."""
+        """Returns how far an input is behind the foremost, microseconds of tuple time."""
         return max(0, self._reached(self.foremost()) - self._reached(at))
 
     def shift(self, gap_us: int, now: int) -> None:
-        """We were not running for the last ``gap_us`` (T1)."""
+        """Discounts ``gap_us`` during which this process was frozen (T1)."""
         self._since = {at: min(since + gap_us, now) for at, since in self._since.items()}
 
     def _reached(self, at: int) -> int:
@@ -66,7 +66,7 @@ class InputSkew:
         return max(port.frontier, port.tentative_frontier)
 
     def _age(self, at: int, now: int) -> int:
-        """How long ago another input reached the bucket in which this one stands; 0: none is further, or not known."""
+        """Returns how long ago another input reached the input's current bucket; 0: none is further, or unknown."""
         reached = self._reached(at)
         if not BEFORE_TIME < reached < END_OF_TIME:
             return 0

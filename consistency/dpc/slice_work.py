@@ -1,4 +1,4 @@
-"""Work on a slice, in portions (B8): between two of them the node does other work, but the unit starts nothing else."""
+"""Works on a slice in portions (B8): between them the node does other work, but the unit starts nothing else."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from spe.stream.names import Kind
 
 @dataclass(slots=True)
 class OpenSlice:
-    """A slice that is worked on; nothing else is done before it is through.
+    """A slice in work; the unit starts nothing else before its end.
 
     Attributes:
-      portions: the work that is left.
-      kind: of the results.
-      for_log: the work makes what the checkpoint log gets, and no results.
-      leave: to reconcile once the slice is through (R4): number of the granted request, or no partner was left.
+      portions: the rest of the work.
+      kind: kind of the results.
+      for_log: the work is for the checkpoint log, and makes no results.
+      leave: leave to reconcile after the slice (R4): number of the granted request, or no partner was left.
     """
 
     portions: Iterator[Released]
@@ -33,10 +33,10 @@ class SliceWork:
     """The work on one slice at a time.
 
     Args:
-      do: takes the actions that make results leave.
+      do: takes the actions that emit results.
 
     Attributes:
-      open: the present slice, once it has needed more than one step; None between two slices.
+      open: the slice in work, if it needs more than one step; None between two slices.
       largest: rows of the largest slice so far.
     """
 
@@ -47,7 +47,7 @@ class SliceWork:
 
     @property
     def is_for_log(self) -> bool:
-        """Is what the log gets of a slice not complete yet?"""
+        """Is the open slice for the log?"""
         return self.open is not None and self.open.for_log
 
     def begin(self, piece: Slice, portions: Iterator[Released], kind: Kind) -> None:
@@ -57,17 +57,17 @@ class SliceWork:
         self._run(OpenSlice(portions, kind))
 
     def begin_again(self, portions: Iterator[Released]) -> None:
-        """The same for a slice that comes again in a replay: it makes no results (G4)."""
+        """Begins a replayed slice, which makes no results (G4)."""
         self._run(OpenSlice(portions, Kind.STABLE))
 
     def begin_log(self, portions: Iterator[Released]) -> None:
-        """The same for what the checkpoint log gets."""
+        """Begins work for the checkpoint log."""
         self._run(OpenSlice(portions, Kind.STABLE, for_log=True))
 
     def go_on(self) -> OpenSlice | None:
-        """Does the next portion of the open slice; returns that slice if it is through now."""
+        """Does the next portion of the open slice; returns the slice if that was the last."""
         assert self.open is not None, "B8: a portion belongs to a slice"
-        before, self.open = self.open, None  # it is not open any more where an operator raises
+        before, self.open = self.open, None  # an operator that raises leaves it closed
         self._run(before)
         return None if self.open is before else before
 

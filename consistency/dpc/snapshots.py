@@ -9,10 +9,10 @@ from operators.steps import Steps
 
 
 class SnapshotWork:
-    """Makes one state at a time; it is given away when it is taken.
+    """Makes one state at a time, which is handed over once.
 
     Args:
-      begin: begins to make it; with undo/redo operators get their input once more.
+      begin: begins to make the state; with undo/redo operators get their input again.
     """
 
     def __init__(self, begin: Callable[[], Steps[Checkpoint]]) -> None:
@@ -34,7 +34,7 @@ class SnapshotWork:
         return True
 
     def take(self) -> Checkpoint:
-        """The state; what is left of the work is done at once."""
+        """Returns the state, after finishing the work at once."""
         while self.go_on():
             pass
         state, self._state = self._state, None

@@ -1,4 +1,4 @@
-"""STABILIZATION: a redo makes what was tentative again, now from complete inputs (R5-R7)."""
+"""STABILIZATION: a redo corrects tentative results from complete inputs (R5-R7)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spe.stream.names import Kind, NodeState
 
 
 class LiveState(enum.Enum):
-    """What the live instance does beside a redo, where no partner serves in its place (R5)."""
+    """State of the live instance during a redo, where no partner serves in its place (R5)."""
 
     RUNS = enum.auto()
     PAUSES = enum.auto()
@@ -25,7 +25,7 @@ class LiveState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class PartnerServes:
-    """A partner has granted leave to reconcile: live pauses while it has fresh results for our consumers."""
+    """A partner has granted leave to reconcile: live pauses while the partner has fresh results for our consumers."""
 
     partner: str
 
@@ -36,12 +36,12 @@ class Stabilization(Mode):
     *Live* takes turns with it, or pauses.  When redo has caught up it becomes live.
 
     Args:
-      taint: what is corrected.
-      partner: has granted leave, and serves meanwhile; None: there is none.
+      taint: the tentative releases to correct.
+      partner: the partner that has granted leave and serves; None: there is none.
 
     Attributes:
       redo: the instance that corrects.
-      live: what live does, or which partner serves in its place.
+      live: state of the live instance, or the partner that serves in its place.
     """
 
     state = NodeState.STABILIZATION
@@ -52,14 +52,14 @@ class Stabilization(Mode):
         run.partners.withdraw()
         self.taint = taint
         self.redo = run.live.back(taint.mark)
-        #: The policy for live: another one counts from the next redo on (X3).
+        #: The policy for live; a change takes effect at the next redo (X3).
         self._policy = run.node.during_stabilization
         self.live: LiveState | PartnerServes
         if partner is not None:
             self.live = PartnerServes(partner)
         else:
             self.live = LiveState.PAUSES if self._policy is Policy.SUSPEND else LiveState.RUNS
-        #: Live has worked on a slice in several portions: the next one may be due already, but it is redo's turn (R5).
+        #: Live has finished a slice of several portions: its next one may be due, but it is redo's turn (R5).
         self._redo_first = False
         run.sunion.begin_redo(live_runs=self.live_runs)
 
@@ -96,7 +96,7 @@ class Stabilization(Mode):
         return self._end(now)
 
     def _look_for_partner(self) -> None:
-        """R5: once the partner has no fresh results any more, live goes on beside the redo."""
+        """R5: resumes live during the redo once the partner has no fresh results."""
         run = self.run
         if not isinstance(self.live, PartnerServes) or run.partners.serves(self.live.partner):
             return
@@ -108,7 +108,7 @@ class Stabilization(Mode):
             run.do(Announce(self.state, True))
 
     def _advance_replay(self, replay: LogReplay, now: int, *, more: bool) -> bool:
-        """Redo takes the slices of the checkpoint log once more (G4)."""
+        """Replays slices of the checkpoint log in redo (G4)."""
         run = self.run
         piece = run.sunion.release_redo(run.slice_rows, replay.end)
         if piece is None:
@@ -117,19 +117,19 @@ class Stabilization(Mode):
         return True
 
     def _make_room(self, now: int) -> bool:
-        """A full output holds back the corrections."""
+        """Makes room where a full output holds back the corrections."""
         if self.live_runs:
             # Corrections are held back while live runs (V4), so only without it can consumers make room.
-            self.run.sunion.pause_live()  # first: where a piece is on disk it is called again
+            self.run.sunion.pause_live()  # first: if a piece is on disk, this is called again
             self.live = LiveState.PAUSES
             self.run.do(Announce(self.state, False))
         elif isinstance(self.live, PartnerServes):
-            # Consumers read our partner while we correct (F4): only as STABLE are we read, and given room.
+            # Consumers read our partner while we correct (F4): they read us, and make room, only when we are STABLE.
             return self._end(now)
         return False
 
     def _release(self, now: int) -> Slice | None:
-        """The next slice for redo.  Where live pauses, consumers have waited for it."""
+        """Releases the next slice to redo; its wait counts if live pauses."""
         run = self.run
         if self.live_runs:
             return run.sunion.release_redo(run.slice_rows)
@@ -138,22 +138,22 @@ class Stabilization(Mode):
     # --- the end ---
 
     def _end(self, now: int) -> bool:
-        """Ends the redo, once the log has its state if it asks for it: nothing is written while tainted (G6)."""
+        """Ends the redo, after the log has got a requested state: the log is not written while tainted (G6)."""
         return self.run.log.wants(self.stable) or self._finish(now)
 
     def _only_news_is_left(self, now: int) -> bool:
-        """R7: has redo, of a replica that is the only one, just passed live, which has released all that was due?
+        """R7: has redo of the only replica just passed live, which has released all that was due?
 
-        Where there are others it must not be: STABLE with a flood still to be worked off would be preferred to fresher
-        replicas (F4), and would let them correct, as if it could stand in for them (K2).
+        With other replicas it must not end yet: a STABLE replica with much left to process would be preferred to
+        fresher ones (F4), and would grant them leave, though it cannot stand in for them (K2).
         """
         run = self.run
         return self.live_runs and run.partners.nobody and run.sunion.redo_is_ahead and not self._stays(now)
 
     def _stays(self, now: int) -> bool:
-        """R2: while a failure goes on, forced rec_dones come X apart; in between redo goes on as far as input does.
+        """R2: during a failure, forced rec_dones come X apart; between them redo follows its input.
 
-        Beginning a redo is never put off: only that makes room.
+        The beginning of a redo is never delayed: only a redo makes room.
         """
         run = self.run
         return (
@@ -164,7 +164,7 @@ class Stabilization(Mode):
         )
 
     def _finish(self, now: int) -> bool:
-        """REC_DONE (R7).  A failure that came meanwhile follows in the same step, so nobody sees a false STABLE.
+        """REC_DONE (R7).  A new failure follows in the same step, so that STABLE is not announced between.
 
         Returns:
           Is more of it due at once (B8)?

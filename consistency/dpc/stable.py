@@ -1,4 +1,4 @@
-"""STABLE: all inputs arrive, and each bucket is released when it is complete (B1)."""
+"""STABLE: all inputs arrive, and each bucket is released once complete (B1)."""
 
 from __future__ import annotations
 

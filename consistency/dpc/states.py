@@ -1,4 +1,4 @@
-"""The state machine of a unit replica as a table; docs/reference/states.md is drawn from it."""
+"""The state machine of a unit replica as a table; docs/reference/states.md is generated from it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spe.stream.names import NodeState
 
 
 class Transition(enum.Enum):
-    """What moves a replica from one state to another; the value is what people read."""
+    """Events that change the state of a replica; the value is the text for people."""
 
     TENTATIVE = "first tentative release, or αX reached under suspend"
     HEALED = "stable again with nothing tentative released"
@@ -43,7 +43,7 @@ TRANSITIONS: Final[Mapping[NodeState, Mapping[Transition, NodeState]]] = Mapping
 
 
 def after(state: NodeState, event: Transition) -> NodeState:
-    """The state after ``event``.  Raises LocalProtocolError for a transition that the table does not have."""
+    """Returns the state after ``event``.  Raises LocalProtocolError for a transition that the table does not have."""
     try:
         return TRANSITIONS[state][event]
     except KeyError:

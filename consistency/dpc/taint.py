@@ -12,13 +12,13 @@ from spe.stream.names import Kind
 
 
 class Taint:
-    """Exists from the first tentative release to the end of the redo that corrects it.
+    """The taint of a replica, from the first tentative release to the end of the redo that corrects it.
 
     Making it takes the checkpoint, which holds nothing tentative (C1), unless there is a periodic one.
 
     Attributes:
-      mark: where the redo will begin: at n*, or at the last periodic checkpoint.
-      counters: of the operators at n* (U7).
+      mark: beginning of the redo: at n*, or at the last periodic checkpoint.
+      counters: counters of the operators at n* (U7).
       snapshot: makes the state at the mark, for a partner (A3).
     """
 
@@ -29,17 +29,17 @@ class Taint:
         run.mark = None
         self.snapshot = SnapshotWork(lambda: run.live.checkpoint_at(self.mark))
         self.counters: dict[str, int] = {}
-        with suppress(OperatorFailed):  # counters are for people, who are told of the error when they ask
+        with suppress(OperatorFailed):  # counters are for people, and the status shows the error
             self.counters = run.live.fragment.counters()
         #: Since when a redo could begin; None: it could not.
         self._correctable_since: int | None = None
         run.sunion.taint()
 
     def release(self, now: int, policy: Policy, *, correctable: bool = False) -> bool:
-        """Releases one slice of what is due; returns whether there is more.
+        """Releases one due slice; returns whether there is more.
 
         Args:
-          correctable: a redo could begin, or is under way: what it releases soon is not shown as tentative (T9).
+          correctable: a redo could begin, or runs: rows that it releases soon are not shown as tentative (T9).
         """
         run = self._run
         if policy is Policy.SUSPEND:
@@ -58,9 +58,9 @@ class Taint:
         return run.work.open is not None or piece.end < end
 
     def _awaits_correction(self, end: int, now: int) -> bool:
-        """T9: is all that is complete, up to ``end``, stable, and soon to be released as such, by a redo in one slice?
+        """T9: are all complete rows up to ``end`` stable, and will a redo soon release them in one slice?
 
-        A correction that takes longer than *hard* is not waited for any more: results go on as fresh as before.
+        A correction that takes longer than *hard* is not waited for: results stay as fresh as before.
         """
         sunion = self._run.sunion
         if end > sunion.stable_end or not sunion.redo_is_short(self._run.slice_rows):
@@ -70,7 +70,7 @@ class Taint:
         return now - self._correctable_since < self._run.node.hard_us
 
     def forget_correction(self) -> None:
-        """A redo may not begin any more: the next one is waited for anew."""
+        """Resets the wait for a redo, which may not begin any more."""
         self._correctable_since = None
 
     def is_correctable(self, now: int) -> bool:
@@ -79,7 +79,7 @@ class Taint:
         restart = sunion.cursors.restart
         assert restart is not None, "C1: n* is where tentative releases began"
         if self.mark.replay is not None and sunion.stable_end < self.mark.replay.end:
-            # A redo could only go on with the replay: that makes room, and nothing else.
+            # A redo would only continue the replay: that makes room, and corrects nothing.
             return run.is_crowded and sunion.stable_end > restart
         if sunion.stable_end <= restart:
             return self._makes_room(restart, now)
@@ -88,10 +88,10 @@ class Taint:
         return sunion.oldest_unstable_is_young(now, run.node.alpha_x_us) and run.inputs.arriving(now)
 
     def _makes_room(self, restart: int, now: int) -> bool:
-        """Would a redo of nothing give room to a full upstream?
+        """Would a redo without input make room in a full upstream?
 
-        What follows may wait for room, which only a mark that is as far as n* makes (A1).  So does the log, which gets
-        the state at n* only from a redo (G6).
+        Input may wait for room, which only a mark at n* makes (A1), or the log, which gets the state at n* only from a
+        redo (G6).
         """
         run = self._run
         behind = self.mark.restart < restart or run.log.takes(restart)

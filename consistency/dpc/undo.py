@@ -1,9 +1,9 @@
 """Undo/redo: no snapshot; each stateful operator's own input makes its state again (rule R9).
 
-On the stable path an :class:`InputBuffer` per operator keeps what its state still owes something to.  A mark is the
-stream markers of all operators.  Undo brings back those on affected paths, which have taken rows or released
-something since, by giving them their input again with nobody listening; an operator that has only seen time pass keeps
-its state.  (Paper, section 4.4.2: undo history up to the stream markers, along affected paths only.)
+On the stable path an :class:`InputBuffer` per operator keeps the input that its state depends on.  A mark is the stream
+markers of all operators.  Undo rolls back operators on affected paths, which have taken or released rows since, by
+giving them their input again and dropping the results; an operator that has only seen time pass keeps its state.
+(Paper, section 4.4.2: undo history up to the stream markers, along affected paths only.)
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ASKED: Final = "being asked what it still needs of its input"
 
 @dataclass(frozen=True, slots=True)
 class StreamMarkers:
-    """One marker per operator, and the outputs' counters there; a Mark."""
+    """A mark: one marker per operator, and the outputs' counters there."""
 
     restart: int
     operators: Mapping[StreamId, Marker]
@@ -45,7 +45,7 @@ class UndoInstance(Instance):
         self._buffers = self._new_buffers(BEFORE_TIME)
         #: Operators on affected paths: they took rows or released some since the last mark.
         self._affected: set[StreamId] = set()
-        #: Makes the state of operators again.
+        #: Remakes the state of operators.
         self._again: Steps[None] | None = None
         self._max_rows = 0
 
@@ -83,7 +83,7 @@ class UndoInstance(Instance):
 
     def mark(self, restart: int) -> StateMark:
         assert not self.rebuilding, "R9: a marker stands in a complete state"
-        if self.replay is not None:  # buffers begin where it ends
+        if self.replay is not None:  # buffers begin at its end
             return super().mark(restart)
         self._affected.clear()
         markers = {}
@@ -93,7 +93,7 @@ class UndoInstance(Instance):
         return StreamMarkers(restart, markers, [o.snapshot() for o in self.outputs])
 
     def back(self, mark: Any) -> Instance:
-        """The undo: unaffected operators as they are, the others cleared, their input still to be given (rebuild)."""
+        """Returns the rolled-back copy: unaffected operators as they are, others empty until :meth:`rebuild`."""
         if isinstance(mark, Checkpoint):
             return super().back(mark)
         assert isinstance(mark, StreamMarkers)

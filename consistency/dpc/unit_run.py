@@ -1,4 +1,4 @@
-"""What all modes of a replica work with: the inputs, the live operators, the clocks, and the actions so far."""
+"""The state that all modes of a replica share: inputs, live operators, clocks, and actions so far."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from spe.stream.names import Kind
 
 
 class Become(Protocol):
-    """Takes the replica to the mode that the table of states names for ``transition``."""
+    """Changes the mode of the replica, by the table of states."""
 
     def __call__(self, transition: Transition, *begin: object) -> None: ...
 
 
 @dataclass(slots=True)
 class Counts:
-    """What people and benchmarks are told.
+    """Counters for people and benchmarks.
 
     Attributes:
       redone_rows: rows of stable slices that redo took in.
@@ -39,20 +39,20 @@ class Counts:
 
 
 class UnitRun:
-    """One replica of one partition of a unit, whatever mode it is in.
+    """One replica of a partition of a unit, in any mode.
 
     Args:
       make: makes an instance of the unit's operators.
-      become, serves: of the present mode.
+      become, serves: change and query the present mode.
       logs: the unit writes a checkpoint log.
       the rest: as :class:`consistency.dpc.manager.DpcManager` has them.
 
     Attributes:
-      live: the instance that runs; tentative data make it another one than all replicas agree on.
-      actions: what the shell is to do, in this order.
-      mark: the last periodic checkpoint; None: there is none, or tentative data came since.
-      marked_at: when a periodic checkpoint was taken last.
-      forced_at: when a redo last ended while the failure went on (R2).
+      live: the live instance; with tentative data its state differs between replicas.
+      actions: actions for the shell, in order.
+      mark: last periodic checkpoint; None: there is none, or tentative data came since.
+      marked_at: time of the last periodic checkpoint.
+      forced_at: time of the last end of a redo during a failure (R2).
     """
 
     def __init__(
@@ -105,23 +105,23 @@ class UnitRun:
 
     @property
     def is_crowded(self) -> bool:
-        """R2: does what is kept for a redo take half the cap, or is upstream full?"""
+        """R2: do tuples kept for a redo take half the cap, or is upstream full?"""
         return self.sunion.stable_bytes * 2 >= self._redo_bytes or self.inputs.upstream_full()
 
     def is_held(self) -> bool:
-        """Does a full output hold back what is stable (A2)?  Not within a bucket: nobody acknowledges a part of one."""
+        """Does a full output hold back stable slices (A2)?  Not within a bucket, which is acknowledged as a whole."""
         return self._outputs.full() and not self.sunion.within_bucket
 
     def is_late(self, now: int) -> bool:
-        """Does it still work off what came in while it was suspended?  Consumers would wait for longer than X."""
+        """Is the replica still processing input that came while suspended?  Consumers would wait longer than X."""
         return self.has_stable and self.sunion.clocks.waited(now) >= self.node.alpha_x_us
 
     def must_go_on(self, now: int) -> bool:
-        """T3: the next bucket has waited as long as it may."""
+        """T3: has the next bucket waited as long as it may?"""
         return self.due(now, self.node.alpha_x_us) is not None
 
     def due(self, now: int, wait_us: int) -> int | None:
-        """End of the last bucket that may not wait any longer; see SUnion.due."""
+        """Returns the end of the last bucket that may not wait any longer; see SUnion.due."""
         if not self.sunion.waits.may_be_due(now, wait_us):
             return None
         return self.sunion.due(now, wait_us=wait_us, hard_us=self.node.hard_us, fresh=self.inputs.fresh(now))
@@ -129,7 +129,7 @@ class UnitRun:
     # --- the stable path ---
 
     def release_stable(self, now: int) -> bool:
-        """Gives live the next stable slice, unless an output is full; False: there was none."""
+        """Releases the next stable slice to live, unless an output is full; False: there was none."""
         if self.is_held():
             return False
         piece = self.waits.measured(lambda: self.sunion.release_stable(self.slice_rows), now)
@@ -140,7 +140,7 @@ class UnitRun:
         return True
 
     def replay_slice(self, replay: LogReplay) -> bool:
-        """Gives live once more a slice from between the two commits of the log (G4); False: there is none yet."""
+        """Replays a slice between the two commits of the log in live (G4); False: there is none yet."""
         piece = self.sunion.release_stable(self.slice_rows, replay.end)
         if piece is None:
             return False
@@ -148,7 +148,7 @@ class UnitRun:
         return True
 
     def finish_redo(self, redo: Instance) -> None:
-        """Redo becomes live (R7): the correction is complete."""
+        """Makes redo live (R7): the correction is complete."""
         self.sunion.finish_redo()
         self.counts.rebuilt_rows += redo.rebuilt
         self.counts.reconciliations += 1
@@ -160,7 +160,7 @@ class UnitRun:
     def checkpoint_due(self, now: int) -> bool:
         """Is a periodic checkpoint due?  Without an interval never: the mark is set on entering UP_FAILURE (C1).
 
-        It is due early if what is kept for a redo takes half the cap, or upstream is full.
+        It is due early if tuples kept for a redo take half the cap, or upstream is full.
         """
         every_us = self.node.checkpoints.memory_us
         if every_us is None or self.sunion.tainted:

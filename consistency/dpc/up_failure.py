@@ -1,4 +1,4 @@
-"""UP_FAILURE: an input is missing; results go on tentatively, or are suspended (T3, T6)."""
+"""UP_FAILURE: an input is missing; results are tentative or suspended (T3, T6)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from spe.stream.names import NodeState
 
 
 class UpFailure(Mode):
-    """Releases tentatively what is due, and asks a partner for leave to correct it once that is possible.
+    """Releases due buckets as tentative, and asks a partner for leave to correct them once that is possible.
 
     Attributes:
-      taint: the tentative releases; None: the policy is suspend, and nothing tentative left.
+      taint: the tentative releases; None: the policy is suspend, and none were made.
     """
 
     state = NodeState.UP_FAILURE
@@ -93,7 +93,7 @@ class UpFailure(Mode):
         return self._resume_if_due(now)
 
     def _resume_if_due(self, now: int) -> bool:
-        """X3: another policy may count by now; then results go on tentatively once the next bucket is due."""
+        """X3: after a change of policy, results continue tentatively once the next bucket is due."""
         run = self.run
         if run.suspends or not run.must_go_on(now):
             return False
@@ -101,7 +101,7 @@ class UpFailure(Mode):
         return self.taint.release(now, run.node.during_failure)
 
     def replayed(self, now: int) -> None:
-        if not self.run.must_go_on(now):  # it was suspended, and this is all
+        if not self.run.must_go_on(now):  # it was suspended, and nothing is left
             self.run.become(Transition.HEALED)
 
     # --- questions ---

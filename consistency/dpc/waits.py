@@ -1,4 +1,4 @@
-"""How long buckets wait for their release, as consumers see it (T3, T8)."""
+"""Measures how long buckets wait for their release, as consumers see it (T3, T8)."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from spe.stream.times import BEFORE_TIME
 class WaitMeter:
     """Measures the time from the first arrival of a bucket to its first release.
 
-    Time does not count while nobody waits for this replica, nor while a full output holds back what is stable.
+    Time does not count while consumers do not wait for this replica, nor while a full output holds back stable slices.
 
     Args:
-      sunion: it has the clocks of the buckets.
+      sunion: has the clocks of the buckets.
       x_us: the X that waits are compared with.
       serves: do consumers wait for this replica?  Not while it recovers, nor while a partner serves in its place.
 
     Attributes:
-      x_used: per release of something new, how long its first bucket had waited, relative to X.
+      x_used: wait of the first new bucket of each release, relative to X.
     """
 
     def __init__(self, sunion: SUnion, x_us: int, serves: Callable[[], bool]) -> None:
@@ -32,40 +32,40 @@ class WaitMeter:
         self.x_used = Histogram()
         #: End of the last bucket that was released, stable or tentative.
         self._released_until = BEFORE_TIME
-        #: Before this moment nobody waited for this replica, or for no longer than a longer X allowed.
+        #: Before this moment no consumer waited for this replica, or X was larger.
         self._serves_since: int | None = None
-        #: Since when a full output holds back what is stable; None: it does not.
+        #: Since when a full output holds back stable slices; None: it does not.
         self._held_since: int | None = None
 
     def set_x(self, x_us: int, now: int) -> None:
-        """Another X counts: waits are measured anew, and a shorter X from now on (T8)."""
+        """Sets X: waits are measured from the beginning, against a shorter X only from now on (T8)."""
         if x_us < self._x_us:
             self._serves_since = now
         self._longest_us = 0
         self._x_us = x_us
 
     def step(self, now: int) -> None:
-        """A step of work begins."""
+        """Notes the beginning of a step of work."""
         if not self._serves():
             self._serves_since = now
 
     def hold(self, now: int) -> None:
-        """A full output holds back what is stable."""
+        """Notes that a full output holds back stable slices."""
         if self._held_since is None:
             self._held_since = now
 
     def end_hold(self, now: int) -> None:
-        """A stable slice was released: the clocks of later buckets did not run while it was held back (T1)."""
+        """Notes a release of a stable slice: the clocks of later buckets did not run while it was held back (T1)."""
         if self._held_since is not None:
             self._sunion.waits.shift(now - self._held_since, now)
             self._held_since = None
 
     def longest_us(self, now: int) -> int:
-        """Longest wait so far, with that of the bucket that still waits."""
+        """Returns the longest wait so far, including that of the waiting bucket."""
         return max(self._longest_us, self.waiting_us(now))
 
     def waiting_us(self, now: int) -> int:
-        """How long the next bucket that was never released has waited; 0 while nobody waits for this replica."""
+        """Returns the wait of the next unreleased bucket; 0 while no consumer waits for this replica."""
         if not self._serves():
             return 0
         start = self._sunion.waits.waits_since(max(self._released_until, self._sunion.next))
@@ -77,7 +77,7 @@ class WaitMeter:
         return max(0, now - start - held)
 
     def measured(self, release: Callable[[], Slice | None], now: int) -> Slice | None:
-        """Releases a slice, some of it perhaps once more; counts the wait of its first bucket that is new."""
+        """Releases a slice, a part of it perhaps again; counts the wait of its first new bucket."""
         before, waited_us = max(self._released_until, self._sunion.next), self.waiting_us(now)
         piece = release()
         if piece is not None and piece.end > before:

@@ -95,7 +95,7 @@ class SUnionInput:
         return self.frontier
 
     def t_star(self) -> int:
-        """T*: time up to which a new MAIN need not send tentative tuples: we have them, or the buckets are gone (F6)."""
+        """T*: a new MAIN need not send tentative tuples up to it: we have them, or the buckets are gone (F6)."""
         latest = max((c.max for c in self.tentative), default=BEFORE_TIME)
         edges = (self.tentative_frontier, self.frontier, self._owner.next)
         return max(latest, self.cut_time, self.last_time, *(saturating_add(edge, -1) for edge in edges))

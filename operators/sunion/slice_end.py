@@ -12,7 +12,8 @@ from operators.sunion.spilled_chunk import SpilledChunk
 from spe.stream.batch import Int64Array
 from spe.stream.times import BEFORE_TIME, floor_to, saturating_add
 
-#: Chunks that a cut divides are joined up to this many rows: eight times the rows of one read (spe.wire.decoder).
+#: Chunks that a cut divides are joined up to this many rows, eight times those of one read (spe.wire.decoder), and from
+#: this many chunks on.
 _MERGED_ROWS: Final = 262_144
 _MERGED_CHUNKS: Final = 4
 

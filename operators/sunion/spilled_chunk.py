@@ -64,7 +64,7 @@ class SpilledChunk:
         return np.full(self._count, self.min) if self.min >= low else self.loaded().times(low, high)
 
     def smallest_id(self, low: int) -> int | None:
-        """Returns the smallest id among the rows with time ≥ low, or a smaller one: acknowledgements may be too small."""
+        """Returns the smallest id among the rows with time ≥ low, or a smaller one: an acknowledgement may be low."""
         return None if self.max < low else self.first_id
 
 

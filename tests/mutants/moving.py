@@ -452,9 +452,7 @@ edited(
 edited(
     "a-joined-node-has-any-room",
     "a node that has joined is taken for one of a single core (D4)",
-    Edit(
-        Balance, "_nodes", "self._balancer.knows(node, _room(node_settings))", "self._balancer.knows(node, NodeRoom())"
-    ),
+    Edit(Balance, "_nodes", "self._balancer.knows(node, _room(settings))", "self._balancer.knows(node, NodeRoom())"),
 )
 edited(
     "something-moves-to-a-node-that-is-drained",
