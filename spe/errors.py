@@ -125,9 +125,9 @@ class LogFull(LogError):
     """The disk refused a write, which was undone.  The log can be read and synced; try again later."""
 
 
-def other_version(what: object, found: object, ours: int) -> str | None:
+def other_version(what: object, version: object, ours: int) -> str | None:
     """The refusal of what is written in another version of its format; None for ours."""
-    return None if found == ours else f"{what} is of format version {found}; this release reads version {ours}"
+    return None if version == ours else f"{what} is of format version {version}; this release reads version {ours}"
 
 
 class ServerAway(SpeError):

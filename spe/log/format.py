@@ -85,8 +85,8 @@ def check_version(data: bytes, path: object) -> None:
     """Raises LogCorrupt for a segment of another version, of which the header is whole."""
     head, crc = data[: HEADER_BYTES - 4], data[HEADER_BYTES - 4 : HEADER_BYTES]
     if head.startswith(_LOG) and not head.startswith(_MAGIC) and crc == struct.pack("<I", crc32(head)):
-        found = head[len(_LOG) : len(_MAGIC)].decode("ascii", "replace").strip()
-        raise LogCorrupt(other_version(path, found, LOG_VERSION))
+        version = head[len(_LOG) : len(_MAGIC)].decode("ascii", "replace").strip()
+        raise LogCorrupt(other_version(path, version, LOG_VERSION))
 
 
 def encode_record(sequence: int, body: bytes) -> bytes:

@@ -50,5 +50,5 @@ def read_provenance(storage: Storage, path: PurePosixPath) -> dict[str, Provenan
 
 def encode_provenance(channels: Mapping[str, Provenance]) -> bytes:
     """Encodes a file for :func:`read_provenance`."""
-    known = {channel: one._asdict() for channel, one in channels.items()}
+    known = {channel: place._asdict() for channel, place in channels.items()}
     return json.dumps({"version": PROVENANCE_VERSION, "channels": known}).encode()
