@@ -37,7 +37,7 @@ VAGUE_MODULES = {
     "live",
     "whom",
 }
-ALLOWED_MODULES = {"replicas/client/newest.py", "replicas/spark/live.py"}
+ALLOWED_MODULES = {"replicas/spark/live.py"}
 LONGEST_TEST_NAME = 60
 LONGEST_SUBJECT = 72
 #: The commit after which the subjects are in the imperative.
