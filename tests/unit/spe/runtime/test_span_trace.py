@@ -159,7 +159,14 @@ def test_spans_of_simulated_failure_are_replica_states(monkeypatch: pytest.Monke
         "query": {"out": {"union": ["a", "b"]}},
     }
     faults = [{"at": "2s", "kind": "cut", "target": "source:a", "for": "5s"}]
-    data = {"seed": 3, "config": config, "faults": faults, "heal_us": 10 * SECOND, "grace_us": 20 * SECOND}
+    data = {
+        "version": 1,
+        "seed": 3,
+        "config": config,
+        "faults": faults,
+        "heal_us": 10 * SECOND,
+        "grace_us": 20 * SECOND,
+    }
     outcome = simulate(Scenario.from_data(data))
     assert outcome.holds
 
