@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from replicas.simulation.scenarios.scenario import Scenario
+from replicas.simulation.scenarios.scenario import VERSION, Scenario
 
 _CONFIG: dict[str, Any] = {
     "cluster": "scripted",
@@ -516,8 +516,8 @@ _SEEDS = {"both feeds of a lone replica wait": 4}
 
 def scripted() -> dict[str, Scenario]:
     """All of them, by name."""
-    shared = {"heal_us": 18_000_000, "grace_us": 20_000_000}
-    data = {"config": _CONFIG, "heal_us": 15_000_000, "grace_us": 20_000_000}
+    shared = {"version": VERSION, "heal_us": 18_000_000, "grace_us": 20_000_000}
+    data = {"version": VERSION, "config": _CONFIG, "heal_us": 15_000_000, "grace_us": 20_000_000}
     made = {
         name: Scenario.from_data({**data, "seed": seed, "faults": faults})
         for seed, (name, faults) in enumerate(_FAULTS.items())
