@@ -142,7 +142,7 @@ _DISKS: Final[list[dict[str, Any]]] = [
 
 def seldom() -> dict[str, Scenario]:
     """All of them, by name."""
-    shared = {"config": CONFIG, "options": _SLOW, "heal_us": 22_000_000, "grace_us": 20_000_000}
+    shared = {"version": 1, "config": CONFIG, "options": _SLOW, "heal_us": 22_000_000, "grace_us": 20_000_000}
     made = {
         name: Scenario.from_data({**shared, "seed": seed, "faults": faults})
         for seed, (name, faults) in enumerate(_FAULTS.items())

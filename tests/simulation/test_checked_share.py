@@ -38,7 +38,14 @@ def amounts(name: str) -> Counter[str]:
     sources = {source: {**one, "boundary": "100ms"} for source, one in CONFIG["sources"].items()}
     config = {**CONFIG, "bucket": "100ms", "sources": sources, "outputs": ["all", "sums"]}
     config["clients"] = {"client": {"reads": ["all", "sums"]}}
-    data = {"config": config, "seed": 1, "faults": _FAULTS[name], "heal_us": 22_000_000, "grace_us": 20_000_000}
+    data = {
+        "version": 1,
+        "config": config,
+        "seed": 1,
+        "faults": _FAULTS[name],
+        "heal_us": 22_000_000,
+        "grace_us": 20_000_000,
+    }
     outcome = simulate(Scenario.from_data(data))
     assert outcome.findings == []
     assert outcome.skipped == []

@@ -213,7 +213,7 @@ def test_move_onto_log_of_other_sources_is_reported(source: str, phase: str, why
         (move,) = cluster.coordinator.mover.orders.all()
         assert (move.phase.value, move.why) == (phase, why)
         if source == "na":
-            (trouble,) = cluster.replicas()["f/0@n9"].inputs[0].other_logs().values()
+            (trouble,) = cluster.replicas()["f/0@n9"].inputs[0].selector.other_logs().values()
             assert "f/0@n9 has read log" in trouble
         else:
             status = cluster.nodes[N9].hosting.standbys[PartitionId(UnitId("f"), 0)].status()
@@ -272,7 +272,7 @@ def test_scenario_nodes_join_and_rejoin_with_and_without_folder() -> None:
         {"at": "17s", "kind": "kill", "target": "new1", "for": "2s"},
     ]
     data = {"config": {**CONFIG, "coordinator": {}}, "options": {"joins": joins}, "faults": faults}
-    scenario = Scenario.from_data({**data, "seed": 1, "heal_us": 24_000_000, "grace_us": 20_000_000})
+    scenario = Scenario.from_data({**data, "version": 1, "seed": 1, "heal_us": 24_000_000, "grace_us": 20_000_000})
     outcome = simulate(scenario)
     assert outcome.findings == []
     assert [one.partition(" ")[2] for one in outcome.skipped] == ["kill new1 for 100ms: kill new1: it does not run"]

@@ -54,6 +54,7 @@ def played(live: Mapping[str, Mapping[str, Any]], *faults: Mapping[str, Any], se
         "seed": seed,
         "options": {"live": live},
         "faults": list(faults),
+        "version": 1,
         "heal_us": SECONDS * SECOND,
         "grace_us": 20 * SECOND,
     }

@@ -116,7 +116,7 @@ def test_a_scenario_survives_json() -> None:
 
 def test_wrong_scenario_data_are_refused() -> None:
     with pytest.raises(ConfigError, match="no scenario"):
-        Scenario.from_data({"seed": 1})
+        Scenario.from_data({"version": 1, "seed": 1})
     data = scenario(1).to_data()
     data["faults"] = [{"at": "1s", "kind": "kill", "target": "n9"}]
     with pytest.raises(ConfigError, match="n9"):
