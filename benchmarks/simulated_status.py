@@ -27,6 +27,7 @@ from spe.status import (
     ProcessStatus,
     ReplicaStatus,
     SettingsStatus,
+    UnreachedStatus,
 )
 from spe.stream.ids import PartitionId, ReplicaId
 from spe.stream.names import NodeState
@@ -134,7 +135,7 @@ class SimulatedCluster:
             begun_us=self.begun_us,
             phases={name: Phase.KILLED if name in down else Phase.RUNNING for name in names},
             seen=self._seen,
-            errors=dict.fromkeys(down, "cannot connect"),
+            errors=dict.fromkeys(down, UnreachedStatus("silent", "cannot connect")),
             faults=[self._fault(t) for t in self._troubles if t.begin_us <= after_us][-40:],
         )
 
