@@ -127,9 +127,9 @@ def moves_of(seed: int, speed: int, many: int) -> list[_Moved]:
                 target = random.choice([n for n in NODES if NodeId(n) not in roles])
                 answer = await mover.order(MoveOrder("move", str(partition), source, target, 0))
                 assert not answer.error, answer.error
-                while mover.moves.open() and trio.current_time() < _END_S:  # noqa: ASYNC110 - it has no event
+                while mover.orders.open() and trio.current_time() < _END_S:  # noqa: ASYNC110 - it has no event
                     await trio.sleep(0.1)
-                moved = mover.moves.all()[-1]
+                moved = mover.orders.all()[-1]
                 if moved.phase is MovePhase.DONE and moved.predicted_us is not None:
                     made.append(_Moved(len(made) + 1, moved.predicted_us / 1e6, moved.took_us / 1e6))
                 await trio.sleep(random.uniform(0.5, 3.0))

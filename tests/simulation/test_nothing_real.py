@@ -76,9 +76,12 @@ def touched(source: str) -> set[str]:
 
 def modules_of_a_run() -> dict[str, Path]:
     """Modules of this project that importing the simulator imports."""
-    for module in pkgutil.iter_modules(replicas.simulation.__path__, "replicas.simulation."):
+    for module in pkgutil.walk_packages(replicas.simulation.__path__, "replicas.simulation."):
         importlib.import_module(module.name)
-    program = "import sys; from replicas.simulation import simulate, swarm; print(*sorted(sys.modules))"
+    program = (
+        "import sys; from replicas.simulation import simulate; "
+        "from replicas.simulation.scenarios import random_scenario; print(*sorted(sys.modules))"
+    )
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     ours = [name for name in loaded if name.partition(".")[0] in PACKAGES]
     return {name: Path(str(sys.modules[name].__file__)) for name in ours}

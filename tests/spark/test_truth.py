@@ -277,7 +277,7 @@ def test_stream_divided_at_segment_times_equals_engine(spark: SparkSession, tmp_
     config = CONFIG | {"query": {name: QUERY[name] for name in ("both", "tumbling_on")} | some}
     inputs = {A: list(logged(1, 150)), B: list(logged(2, 130))}
     outputs = ["both", "some", "few", "tumbling_on"]
-    make_run(tmp_path / "run", config | {"outputs": outputs}, inputs, segment_bytes=1_000)
+    make_run(tmp_path / "run", config | {"outputs": outputs}, inputs, segment_bytes=1_200)
     run = Run.open(tmp_path / "run")
 
     def segments(source: StreamId) -> list[TimedStretch]:
