@@ -18,6 +18,7 @@ from replicas.local.polling import Poller, last_of
 from replicas.producer import server
 from replicas.simulation.world.clock import JumpClock
 from replicas.simulation.world.cluster import SimCluster
+from replicas.source.process import SourceProcess
 from spe.status import ClusterStatus, NodeStatus, ProcessStatus, SourceStatus, plain
 from spe.stream.names import NodeState
 from spe.wire.framing import FrameType, frame
@@ -74,14 +75,20 @@ async def test_a_wrong_status_is_an_error_and_the_others_are_shown(
                 data["replicas"][0]["fill"] = "half"
             return frame(FrameType.CONTROL, msgpack.packb([Status.TAG, data]))
 
+    lies: dict[str, ProcessStatus] = {}
     monkeypatch.setattr(server, "Status", Damaged)
+    right = SourceProcess.status
+
+    def status(self: SourceProcess) -> ProcessStatus:
+        answer = right(self)
+        return lies.get(answer.name, answer)
+
+    monkeypatch.setattr(SourceProcess, "status", status)
     async with SimCluster(*make_plan(1)) as cluster:
         await cluster.start()
         await trio.sleep(3)
-        lies: dict[str, ProcessStatus] = {"source:b": a_source("n1b")}
-        with monkeypatch.context() as patch:
-            patch.setattr("replicas.source.process.SourceProcess.status", lambda self: lies.get(self.who) or real(self))
-            poller = await asked(cluster)
+        lies["source:b"] = a_source("n1b")
+        poller = await asked(cluster)
         text = drawn(cluster, poller)
     said: dict[str, Any] = json.loads(json_text(poller))
 
@@ -92,7 +99,3 @@ async def test_a_wrong_status_is_an_error_and_the_others_are_shown(
     lines = {line.split("  ")[0]: line for line in text.splitlines()}
     assert "unreachable" in lines["n1a u1"]
     assert "STABLE" in lines["n1b u1"]
-
-
-def real(process: Any) -> ProcessStatus:
-    return SourceStatus(name=process.who, incarnation=1, log=None)
