@@ -156,8 +156,8 @@ def _cost(job: ShiftingJob, at: int, order: MovePartition, assisted: bool) -> di
 
 # --- how many checkpoints lie where they are of use ---
 #
-# Of each group on a node that is beyond its cap: could the node that holds its checkpoint take it and stay within its
-# own?  The mean over all later samples.  Beside it what the placement costs (rule L2), and what the best one would.
+# Share of the groups on a node beyond its cap that the node with their checkpoint could take within its own cap: the
+# mean over all later samples.  Then the cost of the placement (rule L2), and that of the best one.
 
 USABLE_SEEDS: Final = 10
 #: Bounds of a node's checkpoint load beyond the mean, of the mean; the paper has none.

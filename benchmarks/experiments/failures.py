@@ -189,7 +189,7 @@ def bound(quick: bool, bucket_ms: int, failure_s: int, policy: str) -> Row:
 
 #: The width of that which is not varied.
 HELD_MS: Final = 100
-#: What comes to an SUnion: 10 tuples of each of three inputs, a hundred times a second, for 6 s.
+#: Input of an SUnion: 10 tuples of each of three inputs, a hundred times a second, for 6 s.
 COMES: Final = Shape(batch=10, batches=600, rate=1_000)
 INPUTS: Final = 3
 BOTH, BUCKET, BOUNDARY = "bucket = boundary", f"bucket, boundary {HELD_MS}", f"boundary, bucket {HELD_MS}"

@@ -139,7 +139,7 @@ class Cells:
     ) -> None:
         """Adds cells for the slots of these rows (ascending), none of which has one."""
         wanted = slots[missing]
-        # Of several rows with one slot the last written one stays: in reverse order, the first row.
+        # Several rows may have one slot.  The last write stays, so rows are written in reverse: the first row stays.
         table[wanted[::-1]] = missing[::-1]
         rows = missing[table.take(wanted) == missing]
         new = slots[rows]

@@ -43,8 +43,10 @@ PATIENCE_S = 120.0
 
 
 def spe(*words: str | Path) -> str:
-    found = subprocess.run([sys.executable, "-m", "replicas.cli", *words], capture_output=True, text=True, check=False)
-    return found.stdout + found.stderr
+    process = subprocess.run(
+        [sys.executable, "-m", "replicas.cli", *words], capture_output=True, text=True, check=False
+    )
+    return process.stdout + process.stderr
 
 
 def until_said(said: Path, text: str) -> None:

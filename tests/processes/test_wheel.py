@@ -34,11 +34,13 @@ DATA: Final = {
 
 
 def done(*command: Any, cwd: Path) -> str:
-    """What a command prints, without this checkout on its path."""
+    """Runs a command without this checkout on its path, and returns what it prints."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    found = subprocess.run([*map(str, command)], cwd=cwd, env=environment, capture_output=True, text=True, timeout=240)
-    assert found.returncode == 0, found.stdout + found.stderr
-    return found.stdout
+    process = subprocess.run(
+        [*map(str, command)], cwd=cwd, env=environment, capture_output=True, text=True, timeout=240
+    )
+    assert process.returncode == 0, process.stdout + process.stderr
+    return process.stdout
 
 
 @pytest.fixture(scope="module")

@@ -227,16 +227,18 @@ async def test_announcements_of_all_upstream_nodes_are_recorded(
             storage = cluster.env("client:c").storage
             recorded = list(read_announced(storage, announced_folder(client_folder("c"))))
 
-    assert {(one.announcement.node, one.announcement.unit) for one in recorded} == {
+    assert {(record.announcement.node, record.announcement.unit) for record in recorded} == {
         (node, unit) for unit, nodes in (("u1", ("n1a", "n1b")), ("u2", ("n2a", "n2b"))) for node in nodes
     }
-    assert [one.arrived_us for one in recorded] == sorted(one.arrived_us for one in recorded)
-    of_n1a = [one for one in recorded if one.announcement.node == "n1a"]
-    assert {one.announcement.x_us for one in of_n1a if one.arrived_us < changed_us} == {X_US}
-    first = next(one for one in of_n1a if one.announcement.x_us == 7 * X_US)
+    assert [record.arrived_us for record in recorded] == sorted(record.arrived_us for record in recorded)
+    of_n1a = [record for record in recorded if record.announcement.node == "n1a"]
+    assert {record.announcement.x_us for record in of_n1a if record.arrived_us < changed_us} == {X_US}
+    first = next(record for record in of_n1a if record.announcement.x_us == 7 * X_US)
     assert 0 < first.arrived_us - changed_us < 3_000_000
     assert first.announcement.since_us >= changed_us
-    waited = {one.announcement.node: one.announcement.waited_us for one in recorded if one.arrived_us < changed_us}
+    waited = {
+        record.announcement.node: record.announcement.waited_us for record in recorded if record.arrived_us < changed_us
+    }
     alpha_x = n1a.alpha_x_us
     for node in ("n1a", "n1b"):  # during the cut they waited for as long as allowed, and no longer
         assert alpha_x <= waited[node] <= X_US

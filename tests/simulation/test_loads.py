@@ -34,8 +34,8 @@ def series(cluster: FaultyCluster) -> Sequence[float]:
     """Busy share of the last samples."""
     assert cluster.coordinator is not None
     now = cluster.env("coordinator").clock.monotonic_us()
-    found = cluster.coordinator.view.loads.series(PARTITION, now)
-    return [round(float(share), 2) for share in found[np.flatnonzero(~np.isnan(found))[0] :]]
+    series = cluster.coordinator.view.loads.series(PARTITION, now)
+    return [round(float(share), 2) for share in series[np.flatnonzero(~np.isnan(series))[0] :]]
 
 
 async def test_samples_arrive_every_ten_seconds(jump_clock: JumpClock) -> None:

@@ -183,7 +183,7 @@ def test_opposite_orders_are_refused_until_the_first_is_done() -> None:
     async def script(cluster: SimCluster) -> None:
         await trio.sleep(3)
         assert (await order(cluster, "drain", "", "n1a", "")).error == ""
-        (move,) = (one.target for one in cluster.coordinator.mover.orders.all()) if cluster.coordinator else ("",)
+        (move,) = (move.target for move in cluster.coordinator.mover.orders.all()) if cluster.coordinator else ("",)
         first = f"move 1 (u1/0 from n1a to {move})"
         later = "take that back first, or wait until it is over"
         back = await order(cluster, "move", "u1/0", move, "n1a")

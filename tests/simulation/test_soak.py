@@ -23,10 +23,10 @@ def unhappy(*_: Any) -> Iterator[Finding]:
 
 
 def arguments(text: str) -> list[str]:
-    """Those of the command that plays a failure again."""
-    found = shlex.split(text.rpartition("again: ")[2])
-    assert " ".join(found[:3]) == simulation.COMMAND
-    return found[3:]
+    """Returns the arguments of the command that plays a failure again."""
+    words = shlex.split(text.rpartition("again: ")[2])
+    assert " ".join(words[:3]) == simulation.COMMAND
+    return words[3:]
 
 
 def test_the_command_of_a_failed_seed_shows_it_again(

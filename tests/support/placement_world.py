@@ -1,4 +1,4 @@
-"""What a coordinator's deciders see, made by hand."""
+"""A view of a cluster made by hand, for the deciders of a coordinator."""
 
 from __future__ import annotations
 

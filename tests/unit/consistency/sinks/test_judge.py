@@ -256,7 +256,7 @@ def test_files_of_another_run_are_not_compared(tmp_path: Path, kind: str) -> Non
 
 
 async def refill(spec: dict[str, Any], origin: str) -> None:
-    """What an earlier run wrote is forgotten; another run writes two rows, if it has an origin."""
+    """Forgets the rows of an earlier run; another run writes two rows, if it has an origin."""
     sink = open_sink(spec, {OUT: SCHEMA}, in_folder)
     assert isinstance(sink, ServerSink)
     await sink.forget(source_env())

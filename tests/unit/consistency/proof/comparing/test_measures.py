@@ -1,4 +1,4 @@
-"""Of which outputs each tentative key must be a true one."""
+"""The outputs whose tentative keys must all be true ones."""
 
 from __future__ import annotations
 
