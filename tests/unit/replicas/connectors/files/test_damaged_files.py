@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import bz2
+import gc
 import io
 import lzma
 import tracemalloc
+import weakref
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from random import Random
@@ -154,6 +156,24 @@ def test_parquet_page_has_a_bound_on_its_unpacked_size(
     with pytest.raises(SpeError, match="f: a page of column name becomes more than 1 MiB when it is decompressed"):
         list(rows_of(SCHEMA))
     assert list(rows_of(Schema.of(ts="timestamp!", n="int64!"))) == [(1, 1), (2, 2)]
+
+
+class _Bytes(io.BytesIO):
+    """A file in memory that a weak reference can name."""
+
+
+def test_a_file_with_a_refused_page_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrow never frees an error that is raised while it reads, nor anything that the error refers to."""
+    out = io.BytesIO()
+    pq.write_table(pa.table({"ts": pa.array([1], pa.timestamp("us")), "n": [1], "name": ["x" * 4_096]}), out)
+    monkeypatch.setattr(file_format, "UNPACKED_BYTES_MAX", 1_024)
+    file = _Bytes(out.getvalue())
+    freed = weakref.ref(file)
+    with pytest.raises(SpeError, match="a page of column name becomes more than"):
+        list(ParquetFiles(SCHEMA, "ts", {}).rows(file, "f", 0))
+    del file
+    gc.collect()
+    assert freed() is None
 
 
 @pytest.mark.parametrize("dictionary", [False, True])
