@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("pyspark", reason="needs the extra spark")
+
 from consistency.proof.recorded.intake import input_rows, unaccounted
 from consistency.proof.recorded.query_file import SourceEntry
 from consistency.proof.recorded.run import Run
