@@ -13,6 +13,8 @@ from typing import Any, Final
 import msgpack
 import pytest
 
+pytest.importorskip("pyspark", reason="needs the extra spark")
+
 from consistency.proof.follow.state import FILE, VERSION, load_state
 from consistency.proof.recorded.run import Run
 from consistency.proof.report.model import VERSION as REPORT_VERSION

