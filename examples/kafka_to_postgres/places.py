@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 from examples.kafka_to_postgres.orders import PARTITIONS
 from examples.kafka_to_postgres.watch import ChangesTable, PostgresTable, Table
+from examples.servers import kafka as brokers
 from examples.servers import postgres
-from examples.servers.kafka import brokers
+from examples.servers.mock_kafka import brokers as mock_brokers
 
 NOT_OURS = "not ours, so it is not broken"
 
@@ -52,7 +53,7 @@ class Results(NamedTuple):
 
 
 def kafka(servers: str, stack: ExitStack) -> Kafka:
-    """That of ``servers``; where they are "", librdkafka's mock, until the stack is closed."""
+    """Brokers at ``servers``; where these are "", a broker or a mock, started here until the stack is closed."""
     if servers:
         from confluent_kafka.admin import AdminClient
         from confluent_kafka.cimpl import NewTopic
@@ -66,8 +67,14 @@ def kafka(servers: str, stack: ExitStack) -> Kafka:
                 sys.exit(f"Kafka at {servers} makes no topic {topic}: {error}")
 
         return Kafka(f"{servers} ({NOT_OURS})", servers, make)
-    mock = stack.enter_context(brokers())
-    name = "none is given, so librdkafka's mock cluster, in memory"
+    print("Kafka       none is given; looking for one that can be started here", flush=True)
+    if (reason := brokers.missing()) is None:
+        cluster = stack.enter_context(brokers.running_cluster())
+        name = f"Apache Kafka {brokers.VERSION}, started here, until the end"
+        breaks = [Break(35, 4, "freeze Kafka", cluster.stopped), Break(40, 2, "kill Kafka", cluster.down)]
+        return Kafka(name, ",".join(cluster.servers), cluster.make, breaks)
+    mock = stack.enter_context(mock_brokers())
+    name = f"librdkafka's mock cluster, in memory ({reason})"
     return Kafka(name, ",".join(mock.servers), mock.make, [Break(35, 4, "freeze Kafka", mock.stopped)])
 
 

@@ -1,130 +1,338 @@
-"""Brokers of librdkafka's mock cluster in a process of their own, which can be paused and killed.
+"""Brokers of Apache Kafka on loopback, in a temporary folder; each can be killed, paused and started again.
 
-They keep everything in memory, and of each partition about 5 MB.  The mock makes a topic, of four partitions, when
-somebody writes to it; it has no time index, no rights, and no aborted transactions: their messages are delivered.
+They need Java, and Maven once: it fetches the jars (43 MB) that `kafka.xml` names into a folder in the user's cache.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import shutil
 import signal
+import socket
 import subprocess
-import sys
-from collections.abc import Iterator
+import time
+from base64 import urlsafe_b64encode
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from functools import cache, cached_property
+from importlib.util import find_spec
+from pathlib import Path
+from random import SystemRandom
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+from uuid import uuid4
 
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from examples.servers.topics import Topics
 
-_PROGRAM = """
-import sys
-from confluent_kafka import Producer
-brokers = Producer({"bootstrap.servers": "mock", "test.mock.num.brokers": int(sys.argv[1]), "log_level": 0})
-found = brokers.list_topics(timeout=30).brokers.values()
-print(",".join(f"{b.host}:{b.port}" for b in found), flush=True)
-while sys.stdin.read(1):
-    pass
+VERSION: Final = "4.4.0"
+CLUSTER: Final = "MkU3OEVBNTcwNTJENDM2Qg"
+#: Partitions of a topic that is made when it is first written to.
+PARTITIONS: Final = 4
+#: Seconds for the jars, and for a broker to be ready.
+_FETCH_S, _START_S = 300.0, 90.0
+_SETTINGS = """
+process.roles=broker,controller
+node.id={id}
+controller.quorum.voters={voters}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+controller.listener.names=CONTROLLER
+log.dirs={data}
+num.partitions={partitions}
+default.replication.factor={copies}
+min.insync.replicas={synced}
+offsets.topic.replication.factor={copies}
+offsets.topic.num.partitions=4
+transaction.state.log.replication.factor={copies}
+transaction.state.log.min.isr={synced}
+transaction.state.log.num.partitions=4
+transaction.abort.timed.out.transaction.cleanup.interval.ms=500
+group.initial.rebalance.delay.ms=0
+broker.session.timeout.ms=3000
+broker.heartbeat.interval.ms=500
+replica.lag.time.max.ms=5000
+log.retention.check.interval.ms=1000
+log.initial.task.delay.ms=1000
+log.segment.delete.delay.ms=1000
 """
-#: Partitions that the mock gives to a topic.
-PARTITIONS = 4
 
 
-class Brokers:
-    """Attributes:
-    servers: ``host:port`` of each.
+def missing() -> str | None:
+    """The reason why no broker can be started here; None where one can.  Fetches the jars if they are not here yet."""
+    if find_spec("confluent_kafka") is None:
+        return "confluent-kafka is not installed"
+    if shutil.which("java") is None:
+        return "java is not on PATH"
+    return _install()
+
+
+def _installed() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tentative-spe" / f"kafka-{VERSION}"
+
+
+@cache
+def _install() -> str | None:
+    """Fetches the jars, formats a disk as a template, and archives the loaded classes: a broker then starts faster."""
+    home = _installed()
+    home.parent.mkdir(parents=True, exist_ok=True)
+    with open(home.parent / f"{home.name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # of several processes the first one fetches
+        if home.exists():
+            return None
+        if shutil.which("mvn") is None:
+            return "the jars of Kafka are not here, and mvn is not on PATH"
+        with TemporaryDirectory(dir=home.parent) as name:
+            made = Path(name) / "made"
+            made.mkdir()
+            shutil.copy(Path(__file__).with_name("kafka.xml"), made / "pom.xml")
+            command = [
+                "mvn",
+                "-q",
+                "-B",
+                "dependency:copy-dependencies",
+                "-DoutputDirectory=jars",
+                "-DincludeScope=runtime",
+            ]
+            try:
+                done = subprocess.run(command, cwd=made, capture_output=True, text=True, timeout=_FETCH_S)
+            except subprocess.TimeoutExpired:
+                return f"Maven did not fetch the jars of Kafka within {_FETCH_S:g} s"
+            if done.returncode:
+                lines = (done.stdout + done.stderr).strip().splitlines() or [f"exit status {done.returncode}"]
+                return f"Maven did not fetch the jars of Kafka: {lines[0][:200]}"
+            _prepare(made, Path(name))
+            made.rename(home)
+    return None
+
+
+def _prepare(home: Path, scratch: Path) -> None:
+    (settings := scratch / "settings").write_text(_settings(1, {1: _free_ports(2)}, home / "disk"))
+    command = _java(home, "kafka.tools.StorageTool", "format", "-t", CLUSTER, "-c", settings)
+    subprocess.run(command, check=True, capture_output=True)
+    shutil.copytree(home / "disk", scratch / "disk")
+    archive = _java(home, "kafka.Kafka", settings, options=[f"-XX:ArchiveClassesAtExit={home / 'classes'}"])
+    broker = subprocess.Popen(archive, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    until = time.monotonic() + _START_S
+    while not (home / "disk/.kafka_cleanshutdown").exists() and time.monotonic() < until:
+        time.sleep(1.0)  # what is loaded from now on is not in the archive
+        broker.terminate()
+    broker.wait()
+    shutil.rmtree(home / "disk")
+    (scratch / "disk").rename(home / "disk")
+
+
+def _java(home: Path, program: str, *arguments: Any, options: Sequence[str] = ()) -> list[str]:
+    """The command for a program of Kafka: quick to start, with little memory, warnings on standard error."""
+    quick = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx400m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
+    return ["java", *quick, *options, "-cp", f"{home}/jars/*", program, *map(str, arguments)]
+
+
+def _settings(broker: int, ports: dict[int, tuple[int, ...]], data: Path) -> str:
+    voters = ",".join(f"{number}@127.0.0.1:{controller}" for number, (_, controller) in ports.items())
+    copies = min(3, len(ports))
+    port, controller = ports[broker]
+    return _SETTINGS.format(
+        partitions=PARTITIONS,
+        id=broker,
+        voters=voters,
+        port=port,
+        controller=controller,
+        data=data,
+        copies=copies,
+        synced=max(1, copies - 1),
+    )
+
+
+def _free_ports(count: int) -> tuple[int, ...]:
+    """Below those of outgoing connections, which could take the port of a broker that was killed."""
+    ports: list[int] = []
+    random = SystemRandom()
+    while len(ports) < count:
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port := random.randrange(15_000, 32_000)))
+            except OSError:
+                continue
+            ports.append(port)
+    return tuple(dict.fromkeys(ports)) if len(set(ports)) == count else _free_ports(count)
+
+
+class Broker:
+    """A broker that is a controller, too.
+
+    Attributes:
+      number: its id, from 1.
+      address: ``host:port``.
     """
 
-    def __init__(self, count: int = 1) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM, str(count)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
-        )  # fmt: skip
-        assert self._process.stdout is not None
-        self.servers = self._process.stdout.readline().strip().split(",")
-        assert self.servers[0], "the mock did not start"
+    def __init__(self, number: int, ports: dict[int, tuple[int, ...]], folder: Path) -> None:
+        home = _installed()
+        self.number = number
+        self.address = f"127.0.0.1:{ports[number][0]}"
+        self.folder = folder
+        self._data = folder / "data"
+        shutil.copytree(home / "disk", self._data)
+        identity = urlsafe_b64encode(uuid4().bytes).decode().rstrip("=")
+        text = f"version=1\ncluster.id={CLUSTER}\nnode.id={number}\ndirectory.id={identity}\n"
+        (self._data / "meta.properties").write_text(text)
+        (folder / "settings").write_text(_settings(number, ports, self._data))
+        self._command = _java(
+            home,
+            "kafka.Kafka",
+            folder / "settings",
+            options=[f"-XX:SharedArchiveFile={home / 'classes'}", "-Xshare:auto"],
+        )
+        self._process: subprocess.Popen[bytes] | None = None
 
-    def producer(self, **more: Any) -> Producer:
-        wanted = {"bootstrap.servers": ",".join(self.servers), "linger.ms": 1, "log_level": 0}
-        return Producer({**wanted, **{k.replace("_", "."): v for k, v in more.items()}})
+    @property
+    def runs(self) -> bool:
+        return self._process is not None and self._process.poll() is None
 
-    def make(self, topic: str) -> None:
-        """As soon as a producer asks for it, it is there."""
-        self.producer().list_topics(topic, timeout=30)
+    def start(self) -> None:
+        """Does nothing where it runs; does not wait until it is ready."""
+        if not self.runs:
+            with open(self.folder / "log", "ab") as log:
+                self._process = subprocess.Popen(self._command, stdout=log, stderr=log, start_new_session=True)
 
-    def send(self, topic: str, messages: list[dict[str, Any]]) -> None:
-        """Each with the arguments of ``Producer.produce``; a value that is no bytes becomes JSON."""
-        producer = self.producer()
-        for message in messages:
-            value = message.get("value")
-            encoded = value if value is None or isinstance(value, bytes) else json.dumps(value).encode()
-            producer.produce(topic, **{**message, "value": encoded})
-            producer.poll(0)
-        assert producer.flush(30) == 0
-
-    def read(self, topic: str, count: int, partition: int = 0) -> list[Any]:
-        """So many messages of a partition, from its beginning."""
-        consumer = Consumer({"bootstrap.servers": ",".join(self.servers), "group.id": "test", "log_level": 0})
-        try:
-            consumer.assign([TopicPartition(topic, partition, 0)])
-            found: list[Any] = []
-            while len(found) < count:
-                found += [m for m in consumer.consume(count - len(found), 1.0) if m.error() is None]
-            return found
-        finally:
-            consumer.close()
-
-    def read_all(self, topic: str, partition: int = 0) -> list[Any]:
-        """All messages of a partition that are there now; ends of transactions have offsets, too."""
-        wanted = {"bootstrap.servers": ",".join(self.servers), "group.id": "test", "log_level": 0}
-        consumer = Consumer({**wanted, "enable.partition.eof": True, "auto.offset.reset": "error"})
-        try:
-            consumer.assign([TopicPartition(topic, partition, 0)])
-            found: list[Any] = []
-            while True:
-                for message in consumer.consume(1_000, 0.2):
-                    if (error := message.error()) is None:
-                        found.append(message)
-                        continue
-                    assert error.code() == KafkaError._PARTITION_EOF, error
-                    return found
-        finally:
-            consumer.close()
-
-    def committed(self, group: str, topic: str, partition: int = 0) -> int:
-        consumer = Consumer({"bootstrap.servers": ",".join(self.servers), "group.id": group, "log_level": 0})
-        try:
-            return int(consumer.committed([TopicPartition(topic, partition)], timeout=10)[0].offset)
-        finally:
-            consumer.close()
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
 
     def pause(self) -> None:
-        os.kill(self._process.pid, signal.SIGSTOP)
+        """It does not answer, and keeps its connections."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        os.kill(self._process.pid, signal.SIGCONT)
+        if self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
+
+    @property
+    def leader(self) -> int:
+        """The id of the active controller that this broker saw last; -1: none."""
+        try:
+            return int(json.loads((self._data / "__cluster_metadata-0/quorum-state").read_text())["leaderId"])
+        except (OSError, ValueError):
+            return -1
+
+
+class KafkaCluster(Topics):
+    """Brokers with three copies of each partition, or with as many as there are brokers.
+
+    Attributes:
+      brokers: each by its id.
+    """
+
+    def __init__(self, folder: Path, count: int = 1) -> None:
+        ports = _free_ports(2 * count)
+        pairs = {number: ports[2 * number - 2 : 2 * number] for number in range(1, count + 1)}
+        self.brokers: dict[int, Broker] = {}
+        for number in pairs:
+            (own := folder / str(number)).mkdir()
+            self.brokers[number] = Broker(number, pairs, own)
+        self.servers = [broker.address for broker in self.brokers.values()]
+        for broker in self.brokers.values():
+            broker.start()
+        self.wait()
+
+    @cached_property
+    def admin(self) -> Any:
+        from confluent_kafka.admin import AdminClient
+
+        return AdminClient(self.address)
+
+    def wait(self, seconds: float = _START_S) -> None:
+        """Until every broker is a member of the cluster."""
+        from confluent_kafka import KafkaException
+
+        until = time.monotonic() + seconds
+        while True:
+            try:
+                if len(self.admin.list_topics(timeout=1.0).brokers) == len(self.brokers):
+                    return
+            except KafkaException:
+                pass
+            for broker in self.brokers.values():
+                assert broker.runs, f"broker {broker.number} ended:\n{(broker.folder / 'log').read_text()[-2000:]}"
+            assert time.monotonic() < until, f"{len(self.brokers)} brokers are not ready after {seconds:g} s"
+            time.sleep(0.1)
+
+    def make(self, topic: str, partitions: int = PARTITIONS, **settings: str) -> None:
+        """``settings``: those of the topic, with ``_`` for a dot."""
+        from confluent_kafka.cimpl import NewTopic
+
+        config = {name.replace("_", "."): value for name, value in settings.items()}
+        self.admin.create_topics([NewTopic(topic, partitions, min(3, len(self.brokers)), config=config)])[topic].result(
+            30
+        )
+
+    def delete(self, topic: str) -> None:
+        self.admin.delete_topics([topic])[topic].result(30)
+
+    def grow(self, topic: str, partitions: int) -> None:
+        from confluent_kafka.cimpl import NewPartitions
+
+        self.admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(30)
+
+    def remove(self, topic: str, partition: int, before: int) -> None:
+        """Removes the messages before an offset, as retention does."""
+        from confluent_kafka import TopicPartition
+
+        at = TopicPartition(topic, partition, before)
+        self.admin.delete_records([at])[at].result(30)
+
+    def leader(self, topic: str, partition: int = 0) -> Broker | None:
+        """The leader of a partition; None while there is none."""
+        return self.brokers.get(self.admin.list_topics(topic, timeout=10).topics[topic].partitions[partition].leader)
+
+    def controller(self) -> Broker | None:
+        """The active controller, as most brokers know it; None while there is none."""
+        leaders = [broker.leader for broker in self.brokers.values()]
+        return self.brokers.get(max(set(leaders), key=leaders.count))
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """They do not answer, and keep their connections."""
-        self.pause()
+        for broker in self.brokers.values():
+            broker.pause()
         try:
             yield
         finally:
-            self.resume()
+            for broker in self.brokers.values():
+                broker.resume()
 
-    def end(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            pipe.close()
+    @contextmanager
+    def down(self, *numbers: int) -> Iterator[None]:
+        """These brokers, or all, are killed, and started again at the end of the block."""
+        brokers = [self.brokers[number] for number in numbers or self.brokers]
+        for broker in brokers:
+            broker.kill()
+        try:
+            yield
+        finally:
+            for broker in brokers:
+                broker.start()
+            self.wait()
+
+    def close(self) -> None:
+        for broker in self.brokers.values():
+            broker.kill()
 
 
 @contextmanager
-def brokers(count: int = 1) -> Iterator[Brokers]:
-    running = Brokers(count)
-    try:
-        yield running
-    finally:
-        running.end()
+def running_cluster(count: int = 1) -> Iterator[KafkaCluster]:
+    """A cluster in a folder of its own, until the end of the block.
+
+    Raises:
+      RuntimeError: none can be started here.
+    """
+    if (reason := missing()) is not None:
+        raise RuntimeError(f"no Kafka brokers: {reason}")
+    with TemporaryDirectory(prefix="spe-kafka-") as folder:
+        cluster = KafkaCluster(Path(folder), count)
+        try:
+            yield cluster
+        finally:
+            cluster.close()

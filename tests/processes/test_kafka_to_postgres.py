@@ -16,6 +16,7 @@ pytest.importorskip("confluent_kafka", reason="the example needs Kafka's client:
 
 from examples.kafka_to_postgres.__main__ import RIGHT, SECONDS
 from examples.kafka_to_postgres.orders import orders
+from examples.servers import kafka
 from examples.servers.postgres import PASSWORD, missing
 
 pytestmark = [pytest.mark.long, pytest.mark.processes]
@@ -44,7 +45,9 @@ def test_the_example_is_right_with_everything_killed_in_turn(tmp_path: Path, opt
     assert done.stdout.splitlines()[-1] == RIGHT
     (folder,) = (tmp_path / "runs").iterdir()
     lines = [line for line in done.stdout.splitlines() if " s  " in line]
-    assert len(lines) == 1 + broken, done.stdout  # the first one: before anything was
+    killed = "kill Kafka" in done.stdout  # a broker, and not the mock
+    assert killed == (kafka.missing() is None)
+    assert len(lines) == 1 + broken + killed, done.stdout  # the first one: before anything was
     looks = re.search(r"It was looked at (\d+) times", done.stdout)
     assert looks is not None
     assert int(looks[1]) > 50

@@ -20,7 +20,7 @@ import pytest
 
 pytest.importorskip("confluent_kafka", reason="Kafka is not tested: confluent-kafka is not installed")
 
-from examples.servers.kafka import PARTITIONS, brokers
+from examples.servers.mock_kafka import PARTITIONS, brokers
 from examples.servers.postgres import PASSWORD, PostgresServer
 from tests.support.postgres_server import running_server
 

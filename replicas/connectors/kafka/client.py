@@ -11,6 +11,10 @@ from spe.errors import ServerAway, SpeError
 
 #: Time limit of a request, seconds; a silent broker is tried again after it.
 REQUEST_S: Final = 10.0
+#: Number of times that a topic must be missing, and the time between them: a broker that has just started, or a topic
+#: that was just made, may not be known yet.
+MISSING_TIMES: Final = 4
+MISSING_S: Final = 0.2
 #: Settings of every client.  A broker that is away is retried soon, but not continuously.
 _SETTINGS: Final[Mapping[str, Any]] = {
     "client.id": "tentative-spe",

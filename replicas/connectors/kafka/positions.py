@@ -35,8 +35,9 @@ def topic_for_positions(producer: Any, common: Mapping[str, Any], topic: str, co
     from confluent_kafka.cimpl import NewTopic
 
     wanted = NewTopic(topic, num_partitions=1, replication_factor=-1, config={"cleanup.policy": "compact"})
+    admin = AdminClient(dict(common))  # without a reference it ends, and its request with it
     try:
-        AdminClient(dict(common)).create_topics([wanted], request_timeout=REQUEST_S)[topic].result()
+        admin.create_topics([wanted], request_timeout=REQUEST_S)[topic].result()
     except kafka.KafkaException as failed:
         raised = failed.args[0]
         if raised.code() in codes.away:

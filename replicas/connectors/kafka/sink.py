@@ -8,6 +8,7 @@ read afterwards stays valid until the next one begins.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -15,7 +16,16 @@ from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from replicas.connectors.formats.json_text import json_text
-from replicas.connectors.kafka.client import REQUEST_S, Codes, in_words, library, made, settings
+from replicas.connectors.kafka.client import (
+    MISSING_S,
+    MISSING_TIMES,
+    REQUEST_S,
+    Codes,
+    in_words,
+    library,
+    made,
+    settings,
+)
 from replicas.connectors.kafka.positions import read_position, topic_for_positions
 from replicas.connectors.server_sink import ChannelEntry, ServerSink
 from spe.connectors.declaration import CORRECTIONS
@@ -111,8 +121,12 @@ class KafkaSink(ServerSink):
         return state
 
     def _count(self, producer: Any, topic: str) -> int:
-        metadata = producer.list_topics(topic, timeout=REQUEST_S).topics[topic]
-        if metadata.error is not None and metadata.error.code() in self._codes.missing:
+        for _ in range(MISSING_TIMES):
+            metadata = producer.list_topics(topic, timeout=REQUEST_S).topics[topic]
+            if metadata.error is None or metadata.error.code() not in self._codes.missing:
+                break
+            time.sleep(MISSING_S)
+        else:
             raise SpeError(f"{self.name}: there is no topic {topic!r}; make it, or correct topic")
         if metadata.error is not None:
             raise self._in_words(metadata.error)

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import trio
 
-from replicas.connectors.kafka.client import Codes, in_words, library, made, settings
+from replicas.connectors.kafka.client import MISSING_TIMES, Codes, in_words, library, made, settings
 from replicas.connectors.kafka.merge import PartitionMerge
 from replicas.connectors.kafka.offsets import Gone, Offsets, Partition, array
 from replicas.connectors.kafka.rows import MessageRows, place_of
@@ -46,8 +46,6 @@ BLOCKED_S: Final = 5.0
 #: read.
 WAITING_MAX: Final = 8 * CHUNK_ROWS
 WAITING_BYTES_MAX: Final = 64 << 20
-#: Number of times that a topic must be missing: a broker that has just started may not know it yet.
-MISSING_TIMES: Final = 4
 #: Time between two commits to the group.
 _COMMIT_S: Final = 1.0
 #: Group name for librdkafka, which needs one even without commits.

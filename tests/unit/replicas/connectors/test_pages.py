@@ -20,7 +20,7 @@ from deltalake import DeltaTable
 
 pytest.importorskip("confluent_kafka", reason="Kafka is not tested: confluent-kafka is not installed")
 
-from examples.servers.kafka import brokers
+from examples.servers.mock_kafka import brokers
 from replicas.connectors.server_sink import ServerSink
 from replicas.connectors.sink_registry import open_sink
 from replicas.testing import check_reader, check_sink

@@ -1,11 +1,11 @@
-"""A source of Kafka topics beside the brokers of librdkafka's mock: each message once, whatever ends or is away."""
+"""A source of Kafka topics, with brokers and with librdkafka's mock: each message once, whatever ends or is away."""
 
 from __future__ import annotations
 
 import json
 import os
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import PurePosixPath
 from random import Random
@@ -21,7 +21,9 @@ pytest.importorskip("confluent_kafka", reason="Kafka is not tested: confluent-ka
 
 from confluent_kafka import Consumer, KafkaError
 
-from examples.servers.kafka import PARTITIONS, Brokers, brokers
+from examples.servers.kafka import CLUSTER, KafkaCluster
+from examples.servers.mock_kafka import PARTITIONS, brokers
+from examples.servers.topics import Topics
 from replicas.connectors import open_reader
 from replicas.connectors.kafka import merge as kafka_merge
 from replicas.connectors.kafka import source as kafka_source
@@ -44,7 +46,7 @@ from tests.support.schema_registry import Registry, record, written
 from tests.support.source_env import source_env
 from tests.unit.replicas.source.test_proxy import FOLDER, source
 
-pytestmark = pytest.mark.servers  # librdkafka's mock of brokers
+pytestmark = pytest.mark.servers
 
 SCHEMA = Schema(
     (
@@ -55,28 +57,22 @@ SCHEMA = Schema(
 )
 
 
-@pytest.fixture(scope="module")
-def mock() -> Iterator[Brokers]:
-    with brokers(2) as running:
-        yield running
-
-
 @pytest.fixture
 def topic(request: pytest.FixtureRequest) -> str:
     """One for each test."""
     return "t" + str(abs(hash(request.node.nodeid)) % 10**9)
 
 
-def options(mock: Brokers, topic: str, **more: Any) -> dict[str, Any]:
+def options(broker: Topics, topic: str, **more: Any) -> dict[str, Any]:
     return {
-        "kind": "kafka", "servers": mock.servers, "topics": [topic], "format": "jsonl", "timestamps": "us",
+        "kind": "kafka", "servers": broker.servers, "topics": [topic], "format": "jsonl", "timestamps": "us",
         "attributes": {"where": "key"}, **more,
     }  # fmt: skip
 
 
-def kafka(mock: Brokers, topic: str, more: dict[str, Any] | None = None, **changes: Any) -> Source:
+def kafka(broker: Topics, topic: str, more: dict[str, Any] | None = None, **changes: Any) -> Source:
     changes = {"schema": SCHEMA, "time": "ts", "watermark": Watermark.DATA, **changes}
-    return source(options(mock, topic, **(more or {})), **changes)
+    return source(options(broker, topic, **(more or {})), **changes)
 
 
 def messages(count: int, first: int = 0, partitions: int = PARTITIONS) -> list[dict[str, Any]]:
@@ -140,20 +136,20 @@ class Running:
         return Running(of or self.of, self.storage.restarted())
 
 
-async def test_a_backlog_of_all_partitions_comes_in_order_of_time(mock: Brokers, topic: str) -> None:
-    mock.send(topic, messages(2_000))
-    run = Running(kafka(mock, topic))
+async def test_a_backlog_of_all_partitions_comes_in_order_of_time(broker: Topics, topic: str) -> None:
+    broker.send(topic, messages(2_000))
+    run = Running(kafka(broker, topic))
     proxy = await run.until(rows=2_000)
     assert run.rows == list(range(2_000))
     assert proxy.status().late == 0
     assert Offsets.decode(run.reader._durable).topics == {topic: [500] * 4}
 
 
-async def test_message_from_future_does_not_delay_later_messages(mock: Brokers, topic: str) -> None:
+async def test_message_from_future_does_not_delay_later_messages(broker: Topics, topic: str) -> None:
     """It is refused, so the order of others must not be that of its time: all of its partition would be late."""
-    mock.send(topic, [{"value": {"ts": 10**18, "n": -1}, "key": "1", "partition": 1}])
-    mock.send(topic, messages(2_000))
-    run = Running(kafka(mock, topic, ahead_us=3_600_000_000))
+    broker.send(topic, [{"value": {"ts": 10**18, "n": -1}, "key": "1", "partition": 1}])
+    broker.send(topic, messages(2_000))
+    run = Running(kafka(broker, topic, ahead_us=3_600_000_000))
     proxy = await run.until(rows=2_000)
     assert run.rows == list(range(2_000))
     assert (proxy.status().refused_ahead, proxy.status().late) == (1, 0)
@@ -178,7 +174,7 @@ class Slow(KafkaReader):
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_kafka_source_resumes_exactly_wherever_it_is_killed(
-    seed: int, mock: Brokers, topic: str, monkeypatch: pytest.MonkeyPatch
+    seed: int, broker: Topics, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also with a power failure, and whatever the group has committed.
 
@@ -186,8 +182,8 @@ async def test_kafka_source_resumes_exactly_wherever_it_is_killed(
     """
     monkeypatch.setattr(kafka_merge, "CHUNK_ROWS", 20)
     random, storage, count, on_the_way = Random(seed), SimDisk(), 800, 0
-    mock.send(topic, messages(count))
-    of = kafka(mock, topic, {"group": f"g{seed}"})
+    broker.send(topic, messages(count))
+    of = kafka(broker, topic, {"group": f"g{seed}"})
     for kill in range(10):
         storage.sync_s = random.choice([0.0, 0.02])
         proxy = await SourceProxy.open(source_env(storage), of)
@@ -201,15 +197,15 @@ async def test_kafka_source_resumes_exactly_wherever_it_is_killed(
             storage = storage.power_loss(lambda _, synced, written: torn(random, synced, written))
         storage = storage.restarted()
     run = Running(of, storage)
-    mock.send(topic, messages(1, count))
+    broker.send(topic, messages(1, count))
     await run.until(last_id=count + 1)
     assert on_the_way
     assert logged(run.storage.restarted()) == list(range(count + 1))
 
 
-async def test_where_it_begins_is_fixed_before_the_first_message(mock: Brokers, topic: str) -> None:
-    mock.send(topic, messages(8))
-    of = kafka(mock, topic, {"start": "latest"})
+async def test_where_it_begins_is_fixed_before_the_first_message(broker: Topics, topic: str) -> None:
+    broker.send(topic, messages(8))
+    of = kafka(broker, topic, {"start": "latest"})
     run = Running(of)
     proxy = await SourceProxy.open(source_env(run.storage), of)
     with trio.fail_after(20):
@@ -218,15 +214,15 @@ async def test_where_it_begins_is_fixed_before_the_first_message(mock: Brokers, 
             await until(lambda: list(read_log(run.storage, FOLDER)))
             await trio.sleep(0.1)
             nursery.cancel_scope.cancel()
-    mock.send(topic, messages(4, 8))  # while it is down
+    broker.send(topic, messages(4, 8))  # while it is down
     again = run.again()
     await again.until(rows=4)
     assert sorted(logged(again.storage.restarted())) == [8, 9, 10, 11]
 
 
-async def test_group_offsets_are_committed_after_sync_and_never_read(mock: Brokers, topic: str) -> None:
-    mock.send(topic, messages(40))
-    of = kafka(mock, topic, {"group": "lag"})
+async def test_group_offsets_are_committed_after_sync_and_never_read(broker: Topics, topic: str) -> None:
+    broker.send(topic, messages(40))
+    of = kafka(broker, topic, {"group": "lag"})
     run = Running(of)
     proxy = await SourceProxy.open(source_env(run.storage), of)
     run.storage.stall(True)
@@ -235,7 +231,7 @@ async def test_group_offsets_are_committed_after_sync_and_never_read(mock: Broke
         with trio.fail_after(20):
             await until(lambda: proxy.consumed == 40)
             await trio.sleep(1.5)
-            ask = partial(mock.committed, "lag", topic)
+            ask = partial(broker.committed, "lag", topic)
             assert await trio.to_thread.run_sync(ask) < 0  # nothing: the disk has not synced
             run.storage.stall(False)
             while await trio.to_thread.run_sync(ask) != 10:  # noqa: ASYNC110 - a broker tells nobody
@@ -246,21 +242,21 @@ async def test_group_offsets_are_committed_after_sync_and_never_read(mock: Broke
     assert len(new.rows) == 40
 
 
-async def test_consumer_joining_the_group_takes_no_partition(mock: Brokers, topic: str) -> None:
-    mock.send(topic, messages(40))
-    wanted = {"bootstrap.servers": ",".join(mock.servers), "group.id": "shared", "log_level": 0}
+async def test_consumer_joining_the_group_takes_no_partition(broker: Topics, topic: str) -> None:
+    broker.send(topic, messages(40))
+    wanted = {"bootstrap.servers": ",".join(broker.servers), "group.id": "shared", "log_level": 0}
     other, got, over = Consumer(wanted), list[Any](), Event()
     other.subscribe([topic], on_assign=lambda _, partitions: got.extend(partitions))
 
     def join() -> None:
         while len(got) < PARTITIONS and not over.is_set():
             other.poll(0.05)
-        mock.send(topic, messages(40, 40))
+        broker.send(topic, messages(40, 40))
         while not over.wait(0.05):
             other.poll(0)
         other.close()
 
-    run = Running(kafka(mock, topic, {"group": "shared"}))
+    run = Running(kafka(broker, topic, {"group": "shared"}))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(trio.to_thread.run_sync, join)
         try:
@@ -325,10 +321,10 @@ async def test_new_partition_is_read_from_start_within_stated_time(
     assert kafka_source.LOOK_S == 30
 
 
-async def test_poison_messages_are_rejected_with_their_offset(mock: Brokers, topic: str) -> None:
-    mock.send(topic, [*messages(4), {"value": b"oops", "partition": 1}, {"value": None, "key": "k", "partition": 2}])
-    mock.send(topic, messages(4, 4))
-    run = Running(kafka(mock, topic))
+async def test_poison_messages_are_rejected_with_their_offset(broker: Topics, topic: str) -> None:
+    broker.send(topic, [*messages(4), {"value": b"oops", "partition": 1}, {"value": None, "key": "k", "partition": 2}])
+    broker.send(topic, messages(4, 4))
+    run = Running(kafka(broker, topic))
     proxy = await run.until(rows=8)
     assert proxy.status().malformed == 2
     file = run.storage.read(PurePosixPath("malformed", "events.jsonl"))
@@ -338,82 +334,83 @@ async def test_poison_messages_are_rejected_with_their_offset(mock: Brokers, top
         (f"{topic}/2 offset 1", ""),
     ]
 
-    stopped = Running(kafka(mock, topic, on_malformed="stop"))
+    stopped = Running(kafka(broker, topic, on_malformed="stop"))
     proxy = await stopped.until(fault=True)
     assert "offset 1: " in str(proxy.fault)
-    again = stopped.again(kafka(mock, topic))
+    again = stopped.again(kafka(broker, topic))
     await again.until(rows=8 - len(stopped.rows))
     assert sorted(logged(again.storage.restarted())) == list(range(8))
 
 
-async def test_refused_messages_are_reported_by_partition_and_offset(mock: Brokers, topic: str) -> None:
+async def test_refused_messages_are_reported_by_partition_and_offset(broker: Topics, topic: str) -> None:
     """Those from the future as those that cannot be read."""
     late_us = 10**18
-    mock.send(topic, messages(4))
-    mock.send(topic, [{"value": {"ts": late_us, "n": 9}, "partition": 1}, {"value": b"oops", "partition": 1}])
-    mock.send(topic, messages(4, 4))
-    run = Running(kafka(mock, topic, rejected={"kind": "jsonl", "path": "aside", "mode": "stable"}, ahead_us=1))
+    broker.send(topic, messages(4))
+    broker.send(topic, [{"value": {"ts": late_us, "n": 9}, "partition": 1}, {"value": b"oops", "partition": 1}])
+    broker.send(topic, messages(4, 4))
+    run = Running(kafka(broker, topic, rejected={"kind": "jsonl", "path": "aside", "mode": "stable"}, ahead_us=1))
     proxy = await run.until(rows=8)
     found = [row for one in await proxy.rejected_after(0) for row in one.rows.columns[0].to_list()]
     assert found == [f"{topic}/1 offset 1", f"{topic}/1 offset 2"]
 
 
-async def test_a_topic_that_is_missing_stops_it(mock: Brokers, topic: str) -> None:
-    proxy = await Running(kafka(mock, topic)).until(fault=True)
+async def test_a_topic_that_is_missing_stops_it(broker: Topics, topic: str) -> None:
+    proxy = await Running(kafka(broker, topic)).until(fault=True)
     assert f"has no topic '{topic}'; make it, or correct topics" in str(proxy.fault)
 
 
-async def test_a_partition_that_is_missing_stops_it(mock: Brokers, topic: str) -> None:
-    mock.send(topic, messages(1))
-    proxy = await Running(kafka(mock, topic, {"partitions": [0, 4]})).until(fault=True)
+async def test_a_partition_that_is_missing_stops_it(broker: Topics, topic: str) -> None:
+    broker.send(topic, messages(1))
+    proxy = await Running(kafka(broker, topic, {"partitions": [0, 4]})).until(fault=True)
     assert f"topic {topic} has no partition 4; it has 4, from 0" in str(proxy.fault)
 
 
-async def test_only_the_partitions_that_are_asked_for_are_read(mock: Brokers, topic: str) -> None:
-    mock.send(topic, messages(40))
-    run = Running(kafka(mock, topic, {"partitions": [3, 1]}))
+async def test_only_the_partitions_that_are_asked_for_are_read(broker: Topics, topic: str) -> None:
+    broker.send(topic, messages(40))
+    run = Running(kafka(broker, topic, {"partitions": [3, 1]}))
     await run.until(rows=20)
     assert run.rows == [n for n in range(40) if n % 4 in (1, 3)]
 
 
 async def test_messages_removed_before_reading_are_reported(
-    mock: Brokers, topic: str, capsys: pytest.CaptureFixture[str]
+    broker: Topics, topic: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The mock keeps some 5 MB of a partition."""
-    mock.send(topic, messages(4))
-    run = Running(kafka(mock, topic))
+    broker.send(topic, messages(4))
+    run = Running(kafka(broker, topic))
     await run.until(rows=4)
     large = [{"value": {"ts": n * 1000, "n": n, "x": "x" * 900_000}, "partition": 0} for n in range(4, 16)]
-    mock.send(topic, large)
+    broker.send(topic, large)
+    if isinstance(broker, KafkaCluster):
+        broker.remove(topic, 0, before=9)  # of its own accord the mock keeps some 5 MB of a partition
     stopped = run.again()
     proxy = await stopped.until(fault=True)
     assert f"{topic}/0: " in str(proxy.fault)
     assert "messages from offset 1 on were removed before they were read. With gone: skip" in str(proxy.fault)
-    skipping = stopped.again(kafka(mock, topic, {"gone": "skip"}))
-    mock.send(topic, messages(1, 16))
+    skipping = stopped.again(kafka(broker, topic, {"gone": "skip"}))
+    broker.send(topic, messages(1, 16))
     await skipping.until(row=16)
     assert skipping.rows == list(range(skipping.rows[0], 17))
     assert "were removed before they were read; going on at offset" in capsys.readouterr().err
 
 
 async def test_brokers_that_come_and_go_are_waited_for(topic: str) -> None:
-    with brokers(1) as mock:
-        mock.send(topic, messages(40))
-        run = Running(kafka(mock, topic))
+    with brokers(1) as broker:
+        broker.send(topic, messages(40))
+        run = Running(kafka(broker, topic))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(partial(run.until, rows=44))
             with trio.fail_after(30):
                 await until(lambda: len(run.rows) == 40)
-                mock.pause()
+                broker.pause()
                 await until(lambda: run.reader.away)
                 assert "does not answer" in run.reader.away
                 await trio.sleep(0.5)
                 assert run.proxy.status().note.endswith("trying again")
-                mock.resume()
-                await trio.to_thread.run_sync(mock.send, topic, messages(4, 40))
+                broker.resume()
+                await trio.to_thread.run_sync(broker.send, topic, messages(4, 40))
         assert sorted(run.rows) == list(range(44))
         assert not run.reader.away
-    dead = Running(kafka(mock, topic))  # brokers that are not there at all
+    dead = Running(kafka(broker, topic))  # brokers that are not there at all
     async with trio.open_nursery() as nursery:
         nursery.start_soon(partial(dead.until, rows=1, seconds=60))
         with trio.fail_after(20):
@@ -422,46 +419,47 @@ async def test_brokers_that_come_and_go_are_waited_for(topic: str) -> None:
     assert "does not answer" in dead.told[0]
 
 
-async def test_another_cluster_is_refused(mock: Brokers, topic: str) -> None:
-    mock.send(topic, messages(4))
-    run = Running(kafka(mock, topic))
+async def test_another_cluster_is_refused(broker: Topics, topic: str) -> None:
+    broker.send(topic, messages(4))
+    run = Running(kafka(broker, topic))
     await run.until(rows=4)
     with brokers() as other:
         other.send(topic, messages(4))
         proxy = await run.again(kafka(other, topic)).until(fault=True)
-    assert "the source's log was read from cluster mockCluster" in str(proxy.fault)
+    name = CLUSTER if isinstance(broker, KafkaCluster) else "mockCluster"
+    assert f"the source's log was read from cluster {name}" in str(proxy.fault)
 
 
 async def test_partitions_far_ahead_are_not_read_for_a_while(
-    mock: Brokers, topic: str, monkeypatch: pytest.MonkeyPatch
+    broker: Topics, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kafka_source, "WAITING_MAX", 50)
     late = [{"value": {"ts": n * 1000, "n": n}, "partition": n % 2} for n in range(1_000, 3_000)]
     early = [{"value": {"ts": n * 1000, "n": n}, "partition": 2 + n % 2} for n in range(1_000)]
-    mock.send(topic, late)
-    mock.send(topic, early)
-    run = Running(kafka(mock, topic))
+    broker.send(topic, late)
+    broker.send(topic, early)
+    run = Running(kafka(broker, topic))
     proxy = await run.until(rows=3_000)
     assert run.rows == list(range(3_000))
     assert proxy.status().late == 0
 
 
 async def test_partitions_ahead_in_turn_do_not_wait_for_each_other(
-    mock: Brokers, topic: str, monkeypatch: pytest.MonkeyPatch
+    broker: Topics, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When the first is through, the second has nothing left that waits, and must be read though others wait."""
     monkeypatch.setattr(kafka_source, "CHUNK_ROWS", 20)
     monkeypatch.setattr(kafka_source, "WAITING_MAX", 50)
     for p in (3, 2, 1, 0):
-        mock.send(topic, [{"value": {"ts": n * 1000, "n": n}, "partition": p} for n in range(p * 500, p * 500 + 500)])
-    run = Running(kafka(mock, topic))
+        broker.send(topic, [{"value": {"ts": n * 1000, "n": n}, "partition": p} for n in range(p * 500, p * 500 + 500)])
+    run = Running(kafka(broker, topic))
     await run.until(rows=2_000)
     assert run.rows == list(range(2_000))
 
 
-async def test_kafka_source_ends_as_configured_over_restarts(mock: Brokers, topic: str) -> None:
-    mock.send(topic, messages(40))
-    of = kafka(mock, topic, {"until": [10, 3, 0, 12]})
+async def test_kafka_source_ends_as_configured_over_restarts(broker: Topics, topic: str) -> None:
+    broker.send(topic, messages(40))
+    of = kafka(broker, topic, {"until": [10, 3, 0, 12]})
     run = Running(of)
     with trio.fail_after(20):
         proxy = await SourceProxy.open(source_env(run.storage), of)
@@ -469,21 +467,21 @@ async def test_kafka_source_ends_as_configured_over_restarts(mock: Brokers, topi
             nursery.start_soon(partial(proxy.run, reader=open_reader(of)))
             await until(lambda: proxy.consumed == 23)
             nursery.cancel_scope.cancel()
-        mock.send(topic, messages(12, 40))
+        broker.send(topic, messages(12, 40))
         again = run.storage.restarted()
         proxy = await SourceProxy.open(source_env(again), of)
         await proxy.run(reader=open_reader(of))
     assert proxy.ended
     expected = [n for n in range(52) if n // 4 < (10, 3, 0, 12)[n % 4]]
     assert sorted(logged(again.restarted())) == expected
-    wrong = await Running(kafka(mock, topic, {"until": [1]})).until(fault=True)
+    wrong = await Running(kafka(broker, topic, {"until": [1]})).until(fault=True)
     assert f"topic {topic} has 4 partitions; expected 4 offsets in until" in str(wrong.fault)
 
 
-async def test_several_topics_are_one_stream(mock: Brokers, topic: str) -> None:
-    mock.send(topic + "a", messages(20))
-    mock.send(topic + "b", messages(20, 20))
-    run = Running(kafka(mock, topic, {"topics": [topic + "a", topic + "b"], "attributes": {"where": "topic"}}))
+async def test_several_topics_are_one_stream(broker: Topics, topic: str) -> None:
+    broker.send(topic + "a", messages(20))
+    broker.send(topic + "b", messages(20, 20))
+    run = Running(kafka(broker, topic, {"topics": [topic + "a", topic + "b"], "attributes": {"where": "topic"}}))
     await run.until(rows=40)
     assert run.rows == list(range(40))
 
@@ -526,14 +524,14 @@ def test_errors_say_what_to_do(code: int, away: bool, said: str) -> None:
         raise found
 
 
-async def test_refused_credentials_stop_start_and_are_retried_later(mock: Brokers, topic: str) -> None:
-    mock.send(topic, messages(4))
+async def test_refused_credentials_stop_start_and_are_retried_later(broker: Topics, topic: str) -> None:
+    broker.send(topic, messages(4))
     refused = KafkaError(KafkaError._AUTHENTICATION, "SASL authentication failed")
-    run = Running(kafka(mock, topic))
+    run = Running(kafka(broker, topic))
     await run.until(rows=4)
     run.reader._heard_error(refused)
     assert "refuses us" in run.reader.away
-    never = KafkaReader(SCHEMA, "ts", options(mock, topic))
+    never = KafkaReader(SCHEMA, "ts", options(broker, topic))
     never._kafka, never._codes = run.reader._kafka, run.reader._codes
     never._heard_error(refused)
     with pytest.raises(SpeError, match="refuses us: SASL authentication failed; correct security"):
@@ -568,21 +566,21 @@ def test_removed_offsets_are_reported_and_impossible_refused() -> None:
 # --- Avro ---
 
 
-async def test_messages_of_avro_wait_for_their_schemas(mock: Brokers, topic: str) -> None:
+async def test_messages_of_avro_wait_for_their_schemas(broker: Topics, topic: str) -> None:
     """The registry is away at first; whatever came until then comes once, also over restarts."""
     schemas = {1: record(where=None, name=None), 2: record("millis", name=None, more="string")}
     sent = [
         {"value": written(schemas[1 + n % 2], {"ts": 1_000 * n, "n": n, "more": "x"}, 1 + n % 2), "partition": n % 2}
         for n in range(40)
     ]
-    mock.send(topic, [{**one, "key": "k"} for one in sent])
-    mock.send(topic, [{"value": struct.pack(">bI", 0, 99), "partition": 0}])
+    broker.send(topic, [{**one, "key": "k"} for one in sent])
+    broker.send(topic, [{"value": struct.pack(">bI", 0, 99), "partition": 0}])
     there = Registry()
     async with trio.open_nursery() as nursery:
         await nursery.start(there.serve)
         nursery.cancel_scope.cancel()
     keys = {"registry": {"url": f"http://{there.address}"}}
-    run = Running(kafka(mock, topic, {"format": "avro", "avro": keys}, disorder_us=10_000_000_000))
+    run = Running(kafka(broker, topic, {"format": "avro", "avro": keys}, disorder_us=10_000_000_000))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(partial(run.until, rows=40))
         await until(lambda: run.told)
@@ -594,7 +592,7 @@ async def test_messages_of_avro_wait_for_their_schemas(mock: Brokers, topic: str
             there.add(id_, schema)
         await until(lambda: len(run.rows) == 40)
         assert sorted(run.rows) == list(range(40))
-        mock.send(topic, [{"value": written(schemas[1], {"ts": 1, "n": n}, 1)} for n in range(40, 50)])
+        broker.send(topic, [{"value": written(schemas[1], {"ts": 1, "n": n}, 1)} for n in range(40, 50)])
         again = run.again()
         proxy = await again.until(rows=10)
         assert sorted(again.rows) == list(range(40, 50))
