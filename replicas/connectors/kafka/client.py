@@ -71,6 +71,13 @@ def made(make: Any, wanted: Mapping[str, Any]) -> Any:
         raise SpeError(f"kafka: the client refuses its settings: {error}") from error
 
 
+def admin(wanted: Mapping[str, Any]) -> Any:
+    """Makes a client that asks about topics, and makes them.  Raises as :func:`made`."""
+    from confluent_kafka.admin import AdminClient
+
+    return made(AdminClient, wanted)
+
+
 class Codes:
     """Groups of error codes, by the necessary action."""
 

@@ -48,10 +48,12 @@ class Offsets(NamedTuple):
     Attributes:
       cluster: the id of the cluster; "" if brokers have none.
       topics: by name, the offset of the next message per partition; UNREAD: none was read.
+      ids: by name, the id of the topic; a topic that is deleted and made again has another one.
     """
 
     cluster: str = ""
     topics: Mapping[str, Sequence[int]] = {}
+    ids: Mapping[str, str] = {}
 
     @classmethod
     def decode(cls, cursor: bytes) -> Offsets:
@@ -59,13 +61,14 @@ class Offsets(NamedTuple):
         if not cursor:
             return cls()
         try:
-            cluster, topics = msgpack.unpackb(cursor)
-            return cls(str(cluster), {str(t): [int(o) for o in offsets] for t, offsets in topics.items()})
+            cluster, topics, *ids = msgpack.unpackb(cursor)  # version 0.1.0 notes no ids
+            offsets = {str(topic): list(map(int, offsets)) for topic, offsets in topics.items()}
+            return cls(str(cluster), offsets, dict(*ids))
         except Exception as error:  # the decoder may raise any error for invalid bytes
             raise SpeError(f"the source's log ends with a position that is none of Kafka: {error}") from error
 
     def encode(self) -> bytes:
-        packed: bytes = msgpack.packb((self.cluster, {t: list(o) for t, o in self.topics.items()}))
+        packed: bytes = msgpack.packb((self.cluster, {t: list(o) for t, o in self.topics.items()}, self.ids))
         return packed
 
     def of(self, partition: Partition) -> int | None:
@@ -84,7 +87,7 @@ class Offsets(NamedTuple):
             offsets = topics.setdefault(topic, [])
             offsets += [UNREAD] * (number + 1 - len(offsets))
             offsets[number] = offset
-        return Offsets(self.cluster, topics)
+        return self._replace(topics=topics)
 
 
 def chosen(topics: Sequence[str], counts: Mapping[str, int], wanted: Sequence[int] | None) -> list[Partition]:
@@ -108,6 +111,17 @@ def check_counts(offsets: Offsets, counts: Mapping[str, int]) -> None:
                 f"topic {topic} has {counts[topic]} partitions, and had {len(known)}: it was deleted and made again. "
                 "Give the source another name, or remove its log and those of its consumers"
             )
+
+
+def check_ids(offsets: Offsets, ids: Mapping[str, str]) -> Offsets:
+    """Returns the offsets with the ids of topics.  Raises SpeError: a topic has another id than before."""
+    for topic, number in ids.items():
+        if offsets.ids.get(topic, number) != number:
+            raise SpeError(
+                f"topic {topic} was deleted and made again: its id is {number}, and was {offsets.ids[topic]}; offsets "
+                "mean other messages there. Give the source another name, or remove its log and those of its consumers"
+            )
+    return offsets._replace(ids={**offsets.ids, **ids})
 
 
 def check_cluster(offsets: Offsets, cluster: str) -> None:

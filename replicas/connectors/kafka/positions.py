@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from replicas.connectors.kafka.client import REQUEST_S, Codes, library
+from replicas.connectors.kafka.client import REQUEST_S, Codes, admin, library
 from spe.errors import ServerAway, SpeError
 
 #: All positions are in one partition, which is read backwards in pieces of so many messages, and then larger ones.
@@ -31,13 +31,12 @@ def topic_for_positions(producer: Any, common: Mapping[str, Any], topic: str, co
     kafka = library()
     if error.code() not in codes.missing:
         raise kafka.KafkaException(error)
-    from confluent_kafka.admin import AdminClient
     from confluent_kafka.cimpl import NewTopic
 
     wanted = NewTopic(topic, num_partitions=1, replication_factor=-1, config={"cleanup.policy": "compact"})
-    admin = AdminClient(dict(common))  # without a reference it ends, and its request with it
+    asking = admin(common)  # without a reference it ends, and its request with it
     try:
-        admin.create_topics([wanted], request_timeout=REQUEST_S)[topic].result()
+        asking.create_topics([wanted], request_timeout=REQUEST_S)[topic].result()
     except kafka.KafkaException as failed:
         raised = failed.args[0]
         if raised.code() in codes.away:

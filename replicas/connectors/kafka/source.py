@@ -14,9 +14,9 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import trio
 
-from replicas.connectors.kafka.client import MISSING_TIMES, Codes, in_words, library, made, settings
+from replicas.connectors.kafka.client import MISSING_TIMES, Codes, admin, in_words, library, made, settings
 from replicas.connectors.kafka.merge import PartitionMerge
-from replicas.connectors.kafka.offsets import Gone, Offsets, Partition, array
+from replicas.connectors.kafka.offsets import Gone, Offsets, Partition, array, check_ids
 from replicas.connectors.kafka.rows import MessageRows, place_of
 from replicas.connectors.kafka.topics import TopicMissing, Topics
 from replicas.connectors.reader import CHUNK_ROWS, Resumable, RowChunk
@@ -38,6 +38,8 @@ SILENCE_S: Final = 1.0
 PATIENCE_S: Final = 0.4
 #: Time between two looks for new partitions.
 LOOK_S: Final = 30.0
+#: Time between two looks at the ids of topics.
+ID_S: Final = 5.0
 #: After a pause in reading, the ends of partitions are unknown for so long.
 UNSURE_S: Final = 1.0
 #: Time in which messages wait for a partition, before that is reported.
@@ -102,12 +104,13 @@ class KafkaReader(Resumable):
         callbacks = {"error_cb": self._heard_error, "on_commit": self._heard_commit}
         self._consumer = await trio.to_thread.run_sync(made, self._kafka.Consumer, {**wanted, **callbacks})
         try:
-            self._topics.use(self._consumer)
+            self._topics.use(self._consumer, admin(settings(self._options)))
             await self._begin(Offsets.decode(self.cursor))
             if (cursor := self._offsets.encode()) != self.cursor:  # the beginning is fixed before the first message
                 await accept(RowChunk(0, 0, None, Rows.empty(self._schema).columns, [], None, cursor))
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._watch)
+                nursery.start_soon(self._identify)
                 if self._group is not None:
                     nursery.start_soon(self._commit)
                 await self._play(accept)
@@ -415,6 +418,12 @@ class KafkaReader(Resumable):
                 missing = 0
                 self._heard()
                 await self._find_new(partitions)
+
+    async def _identify(self) -> None:
+        """Asks whether topics are those of before.  Raises SpeError: one was deleted and made again."""
+        while True:
+            await self._env.clock.sleep(ID_S)
+            check_ids(self._offsets, await self._in_thread(self._topics.ids))
 
     async def _lose_patience(self) -> None:
         await self._env.clock.sleep(PATIENCE_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from replicas.connectors.kafka.client import Codes, in_words, library
@@ -14,13 +15,16 @@ from replicas.connectors.kafka.offsets import (
     array,
     check_cluster,
     check_counts,
+    check_ids,
     chosen,
     gone,
 )
 from spe.errors import SpeError
 
-#: Longest time for one answer.
+#: Longest time for one answer, and for ids of topics, which a cluster need not have.
 ANSWER_S: Final = 2.0
+ID_S: Final = 1.0
+_NO_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
 
 
 class TopicMissing(SpeError):
@@ -43,8 +47,8 @@ class Topics:
         self._skip_gone = reader.get("gone", "stop") == "skip"
         self._where = where
 
-    def use(self, consumer: Any) -> None:
-        self._consumer = consumer
+    def use(self, consumer: Any, admin: Any) -> None:
+        self._consumer, self._admin = consumer, admin
         self._kafka, self._codes = library(), Codes()
 
     def begin(self, offsets: Offsets) -> tuple[Offsets, list[Partition], list[Gone]]:
@@ -56,6 +60,7 @@ class Topics:
           SpeError: permanent.
         """
         offsets, partitions = self.partitions(offsets)
+        offsets = check_ids(offsets, self.ids())
         places, skipped = [], []
         for partition in partitions:
             known = offsets.of(partition)
@@ -86,6 +91,17 @@ class Topics:
             count = counts[self.names[0]]
             raise SpeError(f"topic {self.names[0]} has {count} partitions; expected {count} offsets in until")
         return offsets, chosen(self.names, counts, self.wanted)
+
+    def ids(self) -> dict[str, str]:
+        """Returns the ids of topics, as far as brokers say them: old ones have none, nor has a cluster without a
+        controller.
+        """
+        ids = {}
+        asked = self._admin.describe_topics(self._kafka.TopicCollection(self.names), request_timeout=ID_S)
+        for name, answer in asked.items():
+            with suppress(self._kafka.KafkaException):
+                ids[name] = str(answer.result().topic_id)
+        return {name: number for name, number in ids.items() if number != _NO_ID}
 
     def first(self, partition: Partition, offsets: Offsets) -> int:
         """Returns the first offset of a partition that was never read; a new one of a topic in use is read from its

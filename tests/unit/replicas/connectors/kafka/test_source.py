@@ -42,6 +42,7 @@ from spe.runtime.env import Env
 from spe.stream.batch import Batch, Element
 from spe.stream.schema import Attribute, AttributeType, Schema
 from spe.stream.strings import StringPool
+from tests.support.kafka_servers import running_cluster
 from tests.support.schema_registry import Registry, record, written
 from tests.support.source_env import source_env
 from tests.unit.replicas.source.test_proxy import FOLDER, source
@@ -300,7 +301,8 @@ async def test_new_partition_is_read_from_start_within_stated_time(
         return function()
 
     reader._in_thread = at_once  # type: ignore[method-assign]
-    reader._topics.use(topic)
+    reader._topics.use(topic, None)
+    reader._topics.ids = dict  # type: ignore[method-assign]
     await reader._begin(Offsets.decode(b""))
     assert topic.assigned == [(0, 3)]
     async with trio.open_nursery() as nursery:
@@ -428,6 +430,32 @@ async def test_another_cluster_is_refused(broker: Topics, topic: str) -> None:
         proxy = await run.again(kafka(other, topic)).until(fault=True)
     name = CLUSTER if isinstance(broker, KafkaCluster) else "mockCluster"
     assert f"the source's log was read from cluster {name}" in str(proxy.fault)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_a_topic_that_is_made_again_is_refused(restarts: bool, topic: str) -> None:
+    """It may have more messages than the source has read, so offsets do not tell."""
+    with running_cluster() as cluster:
+        cluster.send(topic, messages(8))
+        run = Running(kafka(cluster, topic))
+
+        def make_again() -> None:
+            cluster.delete(topic)
+            cluster.make(topic)
+            cluster.send(topic, messages(40, 100))
+
+        if restarts:
+            await run.until(rows=8)
+            make_again()
+            proxy = await run.again().until(fault=True)
+        else:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(partial(run.until, fault=True, rows=1_000))
+                with trio.fail_after(30):
+                    await until(lambda: len(run.rows) == 8)
+                await trio.to_thread.run_sync(make_again)
+            proxy = run.proxy
+        assert "was deleted and made again" in str(proxy.fault)
 
 
 async def test_partitions_far_ahead_are_not_read_for_a_while(
