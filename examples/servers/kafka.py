@@ -1,6 +1,6 @@
 """Brokers of Apache Kafka on loopback, in a temporary folder; each can be killed, paused and started again.
 
-They need Java, and Maven once: it fetches the jars (43 MB) that `kafka.xml` names into a folder in the user's cache.
+They need Java, and Maven once: it fetches the jars (50 MB) that `kafka.xml` names into a folder in the user's cache.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from base64 import urlsafe_b64encode
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, cached_property
+from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 from random import SystemRandom
@@ -30,6 +31,7 @@ VERSION: Final = "4.4.0"
 CLUSTER: Final = "MkU3OEVBNTcwNTJENDM2Qg"
 #: Partitions of a topic that is made when it is first written to.
 PARTITIONS: Final = 4
+_POM: Final = Path(__file__).with_name("kafka.xml")
 #: Seconds for the jars, and for a broker to be ready.
 _FETCH_S, _START_S = 300.0, 90.0
 _SETTINGS = """
@@ -68,7 +70,8 @@ def missing() -> str | None:
 
 
 def _installed() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tentative-spe" / f"kafka-{VERSION}"
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return caches / "tentative-spe" / f"kafka-{VERSION}-{sha256(_POM.read_bytes()).hexdigest()[:8]}"
 
 
 @cache
@@ -85,7 +88,7 @@ def _install() -> str | None:
         with TemporaryDirectory(dir=home.parent) as name:
             made = Path(name) / "made"
             made.mkdir()
-            shutil.copy(Path(__file__).with_name("kafka.xml"), made / "pom.xml")
+            shutil.copy(_POM, made / "pom.xml")
             command = [
                 "mvn",
                 "-q",
@@ -283,6 +286,19 @@ class KafkaCluster(Topics):
 
         at = TopicPartition(topic, partition, before)
         self.admin.delete_records([at])[at].result(30)
+
+    def consume(self, topic: str, seconds: float = 10.0) -> str:
+        """Returns the values of all committed messages, by the consumer of the Java library, a line for each.
+
+        Args:
+          seconds: it ends when no message has come for so long.
+        """
+        consumer = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+        options = ["--bootstrap-server", self.servers[0], "--topic", topic, "--from-beginning"]
+        options += ["--isolation-level", "read_committed", "--timeout-ms", round(seconds * 1000)]
+        done = subprocess.run(_java(_installed(), consumer, *options), capture_output=True, text=True, timeout=300)
+        assert not done.returncode, done.stderr[-2000:]
+        return done.stdout
 
     def leader(self, topic: str, partition: int = 0) -> Broker | None:
         """The leader of a partition; None while there is none."""

@@ -84,16 +84,23 @@ class Codes:
     def __init__(self) -> None:
         code = library().KafkaError
         #: A retry may help: a broker is away, or another one takes over.
-        self.away = frozenset(
+        self._away = frozenset(
             (
-                code._TRANSPORT, code._ALL_BROKERS_DOWN, code._TIMED_OUT, code._RESOLVE, code._WAIT_COORD,
-                code._TIMED_OUT_QUEUE, code.REQUEST_TIMED_OUT, code.LEADER_NOT_AVAILABLE, code.NOT_LEADER_FOR_PARTITION,
+                code.REQUEST_TIMED_OUT, code.LEADER_NOT_AVAILABLE, code.NOT_LEADER_FOR_PARTITION,
                 code.BROKER_NOT_AVAILABLE, code.REPLICA_NOT_AVAILABLE, code.NETWORK_EXCEPTION,
                 code.COORDINATOR_LOAD_IN_PROGRESS, code.COORDINATOR_NOT_AVAILABLE, code.NOT_COORDINATOR,
-                code.NOT_ENOUGH_REPLICAS, code._STATE, code.NOT_ENOUGH_REPLICAS_AFTER_APPEND, code.KAFKA_STORAGE_ERROR,
-                code._PURGE_QUEUE, code._PURGE_INFLIGHT, code.FENCED_LEADER_EPOCH, code.UNKNOWN_LEADER_EPOCH,
-                code.CONCURRENT_TRANSACTIONS, code._MSG_TIMED_OUT,
+                code.NOT_ENOUGH_REPLICAS, code.NOT_ENOUGH_REPLICAS_AFTER_APPEND, code.KAFKA_STORAGE_ERROR,
+                code.FENCED_LEADER_EPOCH, code.UNKNOWN_LEADER_EPOCH, code.CONCURRENT_TRANSACTIONS,
+                code.OFFSET_NOT_AVAILABLE, code.NOT_CONTROLLER, code.INVALID_MSG, code.UNSTABLE_OFFSET_COMMIT,
+                code.LISTENER_NOT_FOUND, code.FETCH_SESSION_ID_NOT_FOUND, code.INVALID_FETCH_SESSION_EPOCH,
+                code.UNKNOWN_TOPIC_ID, code.INCONSISTENT_TOPIC_ID,
             )
+        )  # fmt: skip
+        #: Errors of the client itself, which has negative codes, that a retry does not help.
+        self._lasting = frozenset(
+            (code._FATAL, code._FENCED, code._INVALID_ARG, code._NOT_IMPLEMENTED, code._NOT_CONFIGURED, code._CONFLICT,
+             code._INVALID_TYPE, code._INCONSISTENT, code._GAPLESS_GUARANTEE, code._LOG_TRUNCATION, code._FS,
+             code._UNKNOWN_PROTOCOL)
         )  # fmt: skip
         self.credentials = frozenset(
             (code._AUTHENTICATION, code.SASL_AUTHENTICATION_FAILED, code.UNSUPPORTED_SASL_MECHANISM, code._SSL,
@@ -121,6 +128,14 @@ class Codes:
         )
         self.missing = frozenset((code.UNKNOWN_TOPIC_OR_PART, code._UNKNOWN_TOPIC, code._UNKNOWN_PARTITION))
 
+    def is_away(self, error: Any) -> bool:
+        """Returns whether a retry may help.  A broker that has just started may not know a topic: one that is really
+        missing shows when its partitions are counted.
+        """
+        code = error.code()
+        local = code < 0 and code not in self._lasting | self.credentials
+        return local or code in self._away | self.missing or bool(error.retriable())
+
 
 def in_words(error: Any, where: str, codes: Codes) -> SpeError:
     """Converts a KafkaError: to :exc:`ServerAway` if a retry may help, otherwise to SpeError."""
@@ -129,6 +144,6 @@ def in_words(error: Any, where: str, codes: Codes) -> SpeError:
         return SpeError(f"{where} refuses us: {reason}; correct security, or what the broker knows of us")
     if code in codes.rights:
         return SpeError(f"{where}: {reason}; give the user the right")
-    if code in codes.away or error.retriable():
+    if codes.is_away(error):
         return ServerAway(f"{where} does not answer: {reason}")
     return SpeError(f"{where}: {reason}")

@@ -39,7 +39,7 @@ def topic_for_positions(producer: Any, common: Mapping[str, Any], topic: str, co
         asking.create_topics([wanted], request_timeout=REQUEST_S)[topic].result()
     except kafka.KafkaException as failed:
         raised = failed.args[0]
-        if raised.code() in codes.away:
+        if codes.is_away(raised):
             raise
         if raised.code() != kafka.KafkaError.TOPIC_ALREADY_EXISTS:
             raise SpeError(f"topic {topic} cannot be made: {raised.str()}; make it, compacted") from None

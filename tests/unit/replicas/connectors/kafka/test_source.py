@@ -542,6 +542,9 @@ def test_secrets_are_read_when_they_are_used(tmp_path: Any, monkeypatch: pytest.
         (KafkaError.TOPIC_AUTHORIZATION_FAILED, False, "kafka at b:1: .*; give the user the right"),
         (KafkaError._TRANSPORT, True, "kafka at b:1 does not answer"),
         (KafkaError.LEADER_NOT_AVAILABLE, True, "kafka at b:1 does not answer"),
+        (KafkaError.OFFSET_NOT_AVAILABLE, True, "kafka at b:1 does not answer"),
+        (KafkaError._UNKNOWN_PARTITION, True, "kafka at b:1 does not answer"),
+        (KafkaError._DESTROY_BROKER, True, "kafka at b:1 does not answer"),
         (KafkaError.TOPIC_EXCEPTION, False, "kafka at b:1: "),
     ],
 )
