@@ -192,8 +192,8 @@ KAFKA: Final = Kafka(
             "messages that we have not read were removed (retention)": "stops and says which; or says which and goes "
             "on (`gone: skip`)",
             "a topic or partition is missing, or was deleted": "stops and says so; what is logged is still served",
-            "a topic was deleted and made again": "stops and says so within some seconds (its id is another one); what is "
-            "logged is still served",
+            "a topic was deleted and made again": "stops and says so within some seconds (its id is another "
+            "one); what is logged is still served",
             "another cluster answers": "stops: its offsets mean other messages",
             "wrong credentials, or no right to read a topic": "stops at the start; during a run, waits and says so",
             "a message cannot be understood, or has no value": f"it is counted, {KEPT_ASIDE} with topic, partition "
