@@ -295,7 +295,7 @@ class KafkaCluster(Topics):
         """
         consumer = "org.apache.kafka.tools.consumer.ConsoleConsumer"
         options = ["--bootstrap-server", self.servers[0], "--topic", topic, "--from-beginning"]
-        options += ["--isolation-level", "read_committed", "--timeout-ms", round(seconds * 1000)]
+        options += ["--isolation-level", "read_committed", "--timeout-ms", str(round(seconds * 1000))]
         done = subprocess.run(_java(_installed(), consumer, *options), capture_output=True, text=True, timeout=300)
         assert not done.returncode, done.stderr[-2000:]
         return done.stdout
