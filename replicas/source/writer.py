@@ -158,19 +158,13 @@ class SourceWriter:
         Raises:
           LogError: the log refused it.
         """
-        consumed += self._before
-        left_out = consumed - self.consumed - len(events)
-        if left_out < 0:
-            raise LocalProtocolError(f"{len(events)} rows of {consumed - self.consumed} of the reader")
-        self._left_out += left_out
+        self._account(consumed, len(events), cursor)
         batch = self._stamper.stamp(events, columns)
         if mostly := self._lateness.took(self.now_us(), len(batch), *self._stamper.latest):
             self._env.trace.event("rows_mostly_late", stream=self._source.stream, **mostly._asdict())
             self.on_note(f"source {self._source.stream}: {mostly}")
         if next_event_us is not None:
             self._stamper.lease(next_event_us)
-        self.consumed = consumed
-        self._cursor = cursor or self._cursor
         self._append(batch)
 
     def leave_out(self, consumed: int, cursor: bytes = b"") -> None:
@@ -182,11 +176,17 @@ class SourceWriter:
         Raises:
           LogError: the log refused it.
         """
-        consumed += self._before
-        self._left_out += consumed - self.consumed
-        self.consumed = consumed
-        self._cursor = cursor or self._cursor
+        self._account(consumed, 0, cursor)
         self._append(None)
+
+    def _account(self, consumed: int, taken: int, cursor: bytes) -> None:
+        """Accounts for rows of the reader (S8).  Raises LocalProtocolError: there are fewer than were taken."""
+        came = consumed + self._before - self.consumed
+        if came < taken:
+            raise LocalProtocolError(f"{taken} rows of {came} of the reader")
+        self.consumed += came
+        self._left_out += came - taken
+        self._cursor = cursor or self._cursor
 
     def reject(self, rows: Iterable[RejectedInput]) -> None:
         """Adds rejected rows, in order, to the record that accounts for them, so that they are logged once (E8)."""

@@ -222,6 +222,22 @@ async def test_nothing_is_taken_behind_a_chunk_that_was_refused() -> None:
     assert {decode_source_state(r.body).cursor for r in read_log(storage, FOLDER)} == {b"1"}
 
 
+class Backward(One):
+    """Counts fewer rows after a chunk than before it."""
+
+    async def read(self, env: Env, accept: Accept) -> None:
+        await accept(self._chunk)
+        await accept(RowChunk(10, 0, None, self._chunk.slice(0, 0), [], None, b"d"))
+
+
+async def test_a_reader_whose_count_of_rows_falls_is_refused() -> None:
+    storage = SimDisk()
+    proxy, _ = await run(storage, Backward(chunk(b"c")))
+    assert "0 rows of -30 of the reader" in str(proxy.fault)
+    states = [decode_source_state(r.body) for r in read_log(storage, FOLDER)]
+    assert {(s.consumed, s.cursor) for s in states} == {(40, b"c")}
+
+
 class Away(Numbers):
     """Its server does not answer for a minute, between two rows that are a second apart."""
 
