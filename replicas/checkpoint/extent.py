@@ -47,6 +47,7 @@ class Choices(NamedTuple):
         Returns:
           The choice whose footprints are all rewritten, and the number of further footprints.
         """
+        assert most >= 0, "G7: rewriting that has taken too long waits"
         if self.cells[chosen] <= most:
             return int(self.below[chosen]), 0
         whole = int(np.searchsorted(self.cells, most, side="right")) - 1
@@ -84,6 +85,7 @@ class Extent:
           rows: input rows processed up to its end; only differences are meaningful.
           not_final: number of its footprints that are not final (G3).
         """
+        assert 0 <= not_final <= records, "G3: a footprint that is not final is one of those written"
         if len(self._time) and time < self._time[-1]:
             raise ValueError(f"slice {time} after slice {self._time[-1]}")
         if len(self._time) and time == self._time[-1]:
@@ -101,6 +103,7 @@ class Extent:
 
     def replace(self, live: Counts, not_final: Counts) -> None:
         """Subtracts replaced footprints, as :func:`counted` by our slices: their cells were closed or written anew."""
+        assert len(live) == len(not_final) == len(self._time), "G7: replaced footprints are counted by our slices"
         self._live -= live
         self._open -= not_final
 
@@ -140,6 +143,7 @@ class Extent:
         """Forgets the slices before :meth:`needs`."""
         at = min(self._replay_index(), self._first(self._live, 0))
         self._use(self._begin + at, self._end)
+        assert self, "G5: the newest slice is always needed"
 
     def choices(self) -> Choices:
         """Returns the remaining work for all thresholds, in O(slices); entry 0 rewrites nothing."""
@@ -205,6 +209,7 @@ class Pacing:
     """
 
     def __init__(self, share: float, now_us: int, period_us: int = 1_000_000) -> None:
+        assert 0 <= share <= 1, "G7: a share of the time"
         self._share = share
         self._most_us = share * period_us
         self._now_us = now_us

@@ -209,6 +209,7 @@ class CheckpointLog(LogReader):
         self._check_one_left()
         first = self.last_sequence + 1
         needs = first if needs is None else needs
+        assert 1 <= needs <= first, "G5: a commit needs its own slice, and perhaps earlier ones"
         data, last = encode_slice(first, time, records, commit, needs)
         segment = Segment(first, self._epoch) if self._begins else self._segments[-1]
         refused: dict[_Copy, OSError] = {}
@@ -311,6 +312,7 @@ class CheckpointLog(LogReader):
                 segment = self._segments.pop(0)
                 del self._bytes[segment]
                 self._cut_off.append(segment)
+            assert self._segments[0].first <= held.needs, "G5: what the newest common commit needs is not cut off"
             start = self._segments[0].first if self._segments else 1
             self.commits = self.commits[bisect_right(self.commits, start - 1, key=lambda c: c.last) :]
         if self._cut_off:

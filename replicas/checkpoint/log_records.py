@@ -76,6 +76,7 @@ def encode_slice(first: int, time: int, records: Records, commit: bytes, needs: 
 
     Raises LogError: a record is too large.
     """
+    assert LogKind.COMMIT not in [kind for kind, _ in records], "G1: a slice has one commit, its last record"
     bodies = [(_HEAD.pack(kind, time, 0), payload) for kind, payload in records]
     bodies.append((_HEAD.pack(LogKind.COMMIT, time, needs), commit))
     if (largest := max(_HEAD.size + len(payload) for _, payload in bodies)) > RECORD_BYTES_MAX:

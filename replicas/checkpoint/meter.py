@@ -130,6 +130,7 @@ class LogMeter:
 
     def committed(self, now_us: int, begun: int, rows: int) -> None:
         """Notes that a slice was written, in which so many pieces began and so many rows came."""
+        assert min(begun, rows) >= 0, "G7: rows and pieces only come"
         self._slices.append(_Committed(now_us, begun, rows))
         while self._slices[0].now_us <= now_us - WINDOW_US:
             self._slices.popleft()

@@ -89,6 +89,7 @@ class Pauses:
           rows: number of rows since then.
           hurries: a producer waits for an acknowledgement.
         """
+        assert self._least_us <= self._rest_us <= self._latest_us, "G7: who hurries waits least, few rows wait longest"
         if hurries:
             return waited_us >= self._least_us
         return waited_us >= (self._rest_us if rows > self._few_rows else self._latest_us)

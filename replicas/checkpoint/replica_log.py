@@ -71,6 +71,7 @@ class ReplicaLog:
     def is_safe(self) -> bool:
         """Whether the newest commit is synced in both copies (G5)."""
         log = self._log
+        assert (log is None) == (self.state is None), "G1: who has the files writes the state"
         return log is not None and not log.faults and bool(log.commits) and log.held_by_both == log.commits[-1]
 
     @property
@@ -162,6 +163,7 @@ class ReplicaLog:
         """Marks the log as refused; returns False if the disk refuses even that, which is repeated at the next
         opening.
         """
+        assert self._opening.locked(), "G1: one task at a time opens, replaces or refuses the log"
         self._log = self._reader = self.state = None
         if self._refusing != (self._number, why):
             self._refusing = (self._number, why)
@@ -234,6 +236,7 @@ class ReplicaLog:
                 log.close()
                 self._env.storage.unlock(folder / "lock")
                 raise
+            assert number > self._number, "G9: of several valid logs the first is used; it ends when the next is whole"
             if self._log is not None:
                 self._log.close()
             self._number, self._log, self._reader = number, log, log
@@ -256,6 +259,7 @@ class ReplicaLog:
 
     async def _begin_another(self) -> int:
         """Makes room for a log under a number that this process has not locked yet; the log is not valid yet."""
+        assert self._opening.locked(), "G1: one task at a time opens, replaces or refuses the log"
         self._tried = max(self._number, self._tried) + 1
         folder = self._folder / str(self._tried)
         await self._env.storage.write_atomic(folder / _REFUSED, b"unfinished")

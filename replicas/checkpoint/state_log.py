@@ -147,6 +147,7 @@ class StateLog:
         """
         if loaded.last != self._log.last_sequence:
             return False
+        assert loaded.begin in loaded.positions, "G4: input is replayed from the positions at T"
         ends = loaded.extent.ends
         counts = await self._compute.run(lambda: counted(ends, live))
         self.extent = loaded.extent
@@ -217,6 +218,7 @@ class StateLog:
         needs = min(extent.needs(), logged.released_from)
         begin = extent.replay_from()
         extent.cut()
+        assert needs <= begin <= logged.end, "G4: footprints from before T are loaded, rows from T on are replayed"
         return begin, needs
 
     def _first_of(self, needs: int) -> int | None:
@@ -224,6 +226,7 @@ class StateLog:
         record.
         """
         commits = self._log.commits
+        assert self._first <= self._log.last_sequence + 1, "G5: the oldest live record is in the log, or comes next"
         at = bisect_left(commits, needs, key=lambda c: c.time)
         return max(commits[at].first, self._first) if at < len(commits) else None
 
@@ -237,6 +240,7 @@ class StateLog:
             _, begin = self._written.popleft()
             while self._positions[0][0] < begin:
                 self._positions.popleft()
+            assert self._positions[0][0] == begin, "G5: what is acknowledged is the positions at T"
             self._durable = self._positions[0][1]
 
     def acknowledged(self) -> list[int] | None:

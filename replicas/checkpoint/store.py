@@ -119,6 +119,7 @@ class CheckpointStore:
         number = int(names[-1].removesuffix(_SUFFIX)) + 1 if names else 1
         name = f"{number:012d}{_SUFFIX}"
         await storage.write_atomic(self.folder / name, data)
+        assert name not in names, "A8: a checkpoint never replaces another"
         newest = [file for file in [*names, name] if file not in self._refused][-KEPT:]
         await self._env.compute.run(partial(self._remove, [old for old in names if old not in newest]))
         return len(data)

@@ -123,6 +123,7 @@ def targets(recovery_s: float, speeds: LogSpeeds, workload: Workload, share: flo
     age_s = _first(lambda c: _seconds(speeds, workload, c) > recovery_s, longest_s)
     few = workload.held_rows + 1e6 * REPLAY_PART * recovery_s / speeds.replay_us
     short_s = _first(lambda c: _rows(workload, c) > few, longest_s)
+    assert short_s <= longest_s >= age_s, "G7: no footprint is older than the longest lifetime"
     age_s = min(age_s, max(short_s, _first(lambda c: _share(speeds, workload, c) <= share, longest_s)))
     return Targets(_records(workload, age_s), _rows(workload, age_s), _share(speeds, workload, age_s))
 
@@ -182,6 +183,7 @@ def _first(holds: Callable[[float], bool], longest: float) -> float:
     """Returns the least age from which on a condition holds; ``longest`` if it never does."""
     if holds(0.0):
         return 0.0
+    assert longest > 0, "G7: pieces of state live for a while"
     low, high = 0.0, longest
     for _ in range(_STEPS):
         middle = (low + high) / 2

@@ -103,6 +103,7 @@ class Hosting:
     def place(self, host: ReplicaHost) -> ReplicaHost:
         """Installs a replica in place of an earlier one, if there is one."""
         partition = host.replica.id.of
+        assert partition not in self.standbys, "H3: who runs a partition is no standby of it"
         self.put_away(partition)
         self.running[partition] = host
         self.ticks.wake()

@@ -98,6 +98,7 @@ class InputSide:
     def goes_on(self, origins: Sequence[str]) -> None:
         """Restricts the inputs to logs of these origins (S6)."""
         for input, origin in zip(self.inputs, origins, strict=True):
+            assert input.main is None, "S6: the log that an input continues is known before it reads"
             input.origin = origin
 
     def watch_skew(self, now: int) -> list[str]:
@@ -116,6 +117,7 @@ class InputSide:
 
     def shift(self, gap_us: int, now: int) -> None:
         """Discounts ``gap_us`` during which this process was frozen: data in its sockets are not late (T1)."""
+        assert gap_us >= 0, "T1: a freeze puts deadlines off, never forward"
         self._sunion.waits.shift(gap_us, now)
         self._skew.shift(gap_us, now)
         self.started_at = min(self.started_at + gap_us, now)

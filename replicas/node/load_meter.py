@@ -131,6 +131,8 @@ class NodeMeter:
         None is taken of a time that is much longer than a sample's, or much shorter: the process did not run all the
         time, or has just begun.
         """
+        assert now >= self._looked, "L1: samples follow each other"
+        assert cpu_ns >= self._cpu_ns, "L1: a load is never negative"
         self._looked = now
         for meter, memory, state in replicas:
             meter.holds(memory, state)

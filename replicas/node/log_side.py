@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import le
 from typing import Any
 
 from consistency.dpc.events import Remade, SliceToLog
@@ -91,6 +92,7 @@ class LogSide:
         """Notes that a slice is in the log."""
         if waiting.slice.made.complete or all_anew:
             self._asked.clear()
+        assert all(map(le, self._logged, waiting.last_ids)), "G1: the log never has output that is not in the outputs"
         self._logged = list(waiting.last_ids)
         if has_output:
             self._asked.append((waiting.slice.end, waiting.last_ids))

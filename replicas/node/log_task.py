@@ -272,6 +272,7 @@ class _Writer:
         slice, host, now = waiting.slice, self._host, self._hosting.now()
         took_us, host.log_ns = (host.log_ns + state.written_ns) / 1e3, 0
         self._pauses.wrote(state.extent, slice.end, took_us, self._longest_us)
+        assert slice.made.rewritten <= slice.made.written, "G7: what is rewritten is written"
         if again := slice.made.rewritten:
             share = again / slice.made.written
             self._pacing.spent(share * took_us)

@@ -69,6 +69,7 @@ class OrderFollower:
 
     def _install(self, id: ReplicaId, *, prefers_own: bool = False) -> None:
         hosting = self._hosting
+        assert id.of not in hosting.running, "H3: only a standby is installed"
         made = hosting.make(id)  # first: where this fails we continue to stand by
         standby = hosting.standbys.pop(id.of)
         hosting.upstream.remove(standby.name)

@@ -125,6 +125,7 @@ class OutputSide:
 
     def learn_origin(self, origin: str) -> None:
         """Sets the origin; earlier subscribers, greeted without one, are disconnected and subscribe again."""
+        assert not self.origin, "S6: outputs have one origin for ever"
         self.origin = origin
         self.close()
         for at, _ in enumerate(self.logs):
@@ -201,6 +202,7 @@ class OutputSide:
         Returns:
           The output was full, and may have room now.
         """
+        assert ack.consumer in self._speakers, "A2b: one process speaks for a consumer"
         self._heard[ack.consumer] = now, period_us
         channel = Channel(StreamId(ack.stream), ack.partition)
         log, made = self.log(channel), self.made(channel)

@@ -145,6 +145,7 @@ class NodeProcess:
 
     def _redirect(self, directory: Directory) -> None:
         """Follows a changed directory."""
+        assert directory.version >= self._announcements.directory.version, "D2: versions never go back"
         self._note_waits(self._announcements.directory)
         self._announcements.directory = directory
         self.orders.follow_roles()

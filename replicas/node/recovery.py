@@ -120,6 +120,7 @@ class ReplicaRecovery:
 
     def stores(self, every_us: int | None) -> None:
         """Sets the interval of checkpoints; a replica that replaces another one keeps that one's tasks and interval."""
+        assert not self._inputs.installed, "A8: it is fixed before input is acknowledged whether a disk must hold it"
         self.stores_every_us = every_us
         keeps = every_us is not None or self.logs
         self._durable = self._newest = [0 for _ in self._inputs.inputs] if keeps else None
@@ -129,6 +130,8 @@ class ReplicaRecovery:
         inputs = self._inputs
         assert inputs.installed or not any(i.main or i.corr for i in inputs.inputs), "A3: nothing is read before"
         assert not (inputs.installed and self.stored), "A3: a checkpoint is installed once"
+        if self._durable is not None and self._newest is not None:
+            assert all(map(ge, self._newest, self._durable)), "H2: acknowledgements never pass the newest checkpoint"
 
     # --- the state to start from ---
 
@@ -342,6 +345,7 @@ class ReplicaRecovery:
         """
         if self._durable is not None:
             positions = [int(p) for p in snapshot["positions"]]
+            assert self._newest is None or all(map(ge, positions, self._newest)), "A8: checkpoints never go back"
             self._durable, self._newest = (self._newest if self._backs else positions), positions
 
     def logged(self, positions: Sequence[int]) -> None:
@@ -359,6 +363,7 @@ class ReplicaRecovery:
           safe: both copies of the log are complete.
           ended: is the state complete?
         """
+        assert self._replay is None, "G4: a replica replays its log once, at its start"
         self._replay = list(positions), ended
         if safe:
             self.logged(positions)

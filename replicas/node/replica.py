@@ -354,6 +354,7 @@ class Replica:
         self._follows(list(logged.origins), now)
 
     def _follows(self, origins: Sequence[str], now: int) -> None:
+        assert not self.reading.installed, "A3: a replica gets its state once; later ones are made anew"
         self.reading.goes_on(origins)
         self.serving.origin = combined(origins)
         self.reading.installed, self.reading.started_at = True, now

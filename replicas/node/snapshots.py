@@ -123,6 +123,7 @@ class Snapshots:
         first = newest.needs
         if follows == stored.identity and log.first_sequence <= since + 1 <= newest.last + 1:
             first = since + 1
+        assert log.first_sequence <= first <= newest.last + 1, "G9: a standby gets all that its newest commit needs"
 
         def encode() -> memoryview:
             records = [] if first > newest.last else [r for portion in portions for r in portion]

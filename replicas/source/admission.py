@@ -53,6 +53,7 @@ class Admission:
 
     def check(self, chunk: RowChunk, now_us: int, ahead_us: int | None) -> RowChunk:
         """Returns the rows that may be taken; if a malformed row ends the intake, those before it."""
+        assert self.stopped is None, "S9: nothing is taken after the row that stops the source"
         if self._source.on_malformed == "stop" and not all(row.refused for row in chunk.malformed):
             chunk = chunk.before_malformed()
             self.stopped = malformed_error(self._source, chunk.malformed[0])

@@ -91,6 +91,7 @@ class SourceHistory:
             self._rejected.append(self.rejected)
             if last is not None and position.segment != last.segment:
                 self._ends[last.segment] = self.last_id, self.reached_us
+        assert batch is None or (batch.from_id, batch.upto_id) == (self.last_id, state.last_id), "S8: no id is left out"
         self.last_id, self.reached_us, self.rejected = state.last_id, state.reached_us, state.rejected
         if batch is not None:
             self._batches.append(batch)
@@ -117,6 +118,7 @@ class SourceHistory:
 
     def begins_behind(self, beginning: KeptLog) -> None:
         """Notes that the beginning of the log was deleted and cannot be read any more."""
+        assert self.base_id <= beginning.last_id <= self.last_id, "E4: only the beginning of a log goes"
         self.base_id = beginning.last_id
         self._pieces.clear()
         gone = bisect_left(self._positions, beginning.first, key=lambda position: position.sequence)
@@ -142,6 +144,7 @@ class SourceHistory:
         bound = self.frontier_us
         if after_id < self.last_id:
             batches, implied = self._batches_after(log, after_id, limit_bytes)
+            assert batches[0].from_id == after_id, "U10: a batch begins at the reader's position"
             elements += batches
             after_id = batches[-1].upto_id
             if after_id < self.last_id:

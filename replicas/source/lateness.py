@@ -61,6 +61,7 @@ class Lateness:
           now_us: time of arrival; it never falls.
           disorder_us: the smallest disorder that would have covered the late ones among them; 0 if none was late.
         """
+        assert 0 <= late <= rows, "S7: late rows are some of the rows"
         at_us = now_us - now_us % _CELL_US
         if not self._cells or self._cells[-1].at_us != at_us:
             self._cells.append(_Cell(at_us))

@@ -292,6 +292,8 @@ class PushIntake(Live):
         return None
 
     async def _write(self, ledger: PushLedger) -> None:
+        assert self._committing.locked(), "W2: one batch is committed at a time"
+        assert ledger.rows >= self._ledger.rows, "W2: the ledger takes nothing back"
         await self._until_stored(partial(self._env.storage.write_atomic, self._folder / "ledger", ledger.encode()))
         self._ledger = ledger.without(self._consumed)  # the log may have advanced during the write
         self._changed.wake()
@@ -326,6 +328,7 @@ class PushIntake(Live):
         return part.writer not in self._writers or self._ledger.has(part.writer, part.query, part.batch)
 
     def _keep(self, name: str, part: Part) -> None:
+        assert name not in self._staged, "W1: each attempt has a name of its own"
         self._staged[name] = part
         self._staged_bytes[part.writer] += part.bytes + PART_OVERHEAD
 

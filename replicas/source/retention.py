@@ -134,6 +134,7 @@ class SourceRetention:
 
     async def _release(self, segments: list[ClosedSegment]) -> None:
         log, last = self._log, segments[-1]
+        assert last.last < log.synced_sequence, "E1: the segment with the last record stays"
         beginning = KeptLog(
             last.last + 1,
             last.last_id,

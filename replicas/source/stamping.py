@@ -118,6 +118,7 @@ class Stamper:
         wanted = floor_to(saturating_add(event_us, -self._disorder_us), self._boundary_us)
         if wanted <= self.bound_us:
             return False
+        assert wanted > self.lease_us, "S2: promises are never taken back"
         self.lease_us = wanted
         return True
 

@@ -69,6 +69,7 @@ class ByData:
     def reached_us(self, now_us: int, stands_us: int) -> int | None:
         if now_us - self._looked_us > self._late_look_us:
             self._awake_since_us = now_us
+        assert now_us >= self._looked_us, "S7: the clock of a source never falls"
         self._looked_us = now_us
         if self._idle_us is None or now_us - max(self._silent_since_us, self._awake_since_us) < self._idle_us:
             return None

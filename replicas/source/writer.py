@@ -225,6 +225,7 @@ class SourceWriter:
 
     def _append(self, batch: Batch | None) -> None:
         """Appends a batch, or the lease alone.  Raises LogError."""
+        assert not self._closed, "S3: nothing is logged after the end"
         stamper, rejected = self._stamper, self._rejected_now() if self._rejections else None
         state = SourceState(
             stamper.last_id,
@@ -291,7 +292,9 @@ class SourceWriter:
     def _settle(self, group: list[tuple[SourceState, Position, Batch | None]]) -> None:
         """Publishes synced records."""
         for state, position, batch in group:
+            assert state.last_id == state.consumed - state.left_out, "S8: each row is a tuple or is left out"
             self.history.add(state, position, batch)
+        assert group[-1][0].bound_us >= self._synced_bound_us, "S2: promises are never taken back"
         self._synced_bound_us, self.synced_consumed = group[-1][0].bound_us, group[-1][0].consumed
         elements: list[Element] = [batch for _, _, batch in group if batch is not None]
         self.publish(elements + self._new_boundary())
@@ -322,6 +325,7 @@ class SourceWriter:
         if bound < END_OF_TIME:
             reached = saturating_add(self.pace.event_now_us(self.now_us()), -self._source.disorder_us)
             bound = min(bound, floor_to(reached, self._source.boundary_us))
+        assert self.history.frontier_us <= self._synced_bound_us, "S2: what was promised is implied by the log"
         if bound <= self.history.frontier_us:
             return []
         self.history.frontier_us = bound
