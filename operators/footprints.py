@@ -47,7 +47,7 @@ class Footprints:
       later: the state from which the footprints are to be made, and the cells; None: all are in ``records``.
       count: number of footprints.
       rewritten: number of footprints that replace unchanged, old ones.
-      not_final: number of footprints that are not final (G3).
+      not_final: number of footprints that are not final (G2).
       replaced: older footprints that are not valid any more, in parts.
       whole: the records are complete: no earlier record is valid.
     """

@@ -7,7 +7,7 @@ order, in one synchronous pass.  So an operator is called once per slice:
 
 The rows of each port are sorted by time and lie in [previous boundary, boundary); ties in time keep the order of the
 stream.  No later call brings a time below ``boundary``.  The result is sorted by time and lies in the same slice
-(rule U5), so the next operator can merge its ports by (time, port, position) at once (U4), and no operator ever waits
+(rule U5), so the next operator can merge its ports by (time, port, position) at once (U2), and no operator ever waits
 for another.
 
 * **Cut invariance (U3).**  Cutting the same input at other times gives the same output tuples in the same order.

@@ -152,7 +152,7 @@ class _Feed:
         element = next(self._elements, None)
         if isinstance(element, Batch | Boundary):
             if element.kind is not Kind.STABLE:
-                raise RemoteProtocolError(f"{self.channel}: a source sends nothing tentative (S4), got {element}")
+                raise RemoteProtocolError(f"{self.channel}: a source sends nothing tentative (S3), got {element}")
             if isinstance(element, Boundary):
                 self.frontier = max(self.frontier, element.time)
         elif element is not None:

@@ -46,7 +46,7 @@ MESSAGE_S: Final = 0.001
 QUEUE_S: Final = 0.01
 SWITCH_S: Final = 0.02
 
-#: How often a placement is compared with a new one, and by how much of its load it must be worse (rule L3).
+#: How often a placement is compared with a new one, and by how much of its load it must be worse (rule L2).
 RELOCATED_US: Final = 300 * SECOND
 EPSILON: Final = 0.05
 RELOCATED: Final = "correlated, relocated"

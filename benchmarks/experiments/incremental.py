@@ -10,7 +10,7 @@ come back one by one, each with room for four.
 * standbys everywhere: they were never away.
 
 A query is available at a moment when the client's stable results lag at most a second more than before the failure.
-It is recovered where five seconds begin in which they lag less than 1.2 times as much in the mean (rule O7).
+It is recovered where five seconds begin in which they lag less than 1.2 times as much in the mean (rule O2).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ AWAY: Final = "0.5s"
 #: What a query may lag more than before the failure.
 LAG_US: Final = SECOND
 STEP_US: Final = 100 * MILLISECOND
-#: Rule O7: how often the mean lag before, and over how long; sources go on for so much longer.
+#: Rule O2: how often the mean lag before, and over how long; sources go on for so much longer.
 RELATIVE_LAG: Final = 1.2
 OVER_S: Final = 5
 ORDERS: Final = ("at once", "operators", "complete queries", "fidelity", "standbys everywhere")
@@ -209,7 +209,7 @@ def measured(case: Case, plan: Plan, directory: Directory, history: History, zer
 
 
 def recovered_s(lags_us: Int64Array, before_us: float) -> float | None:
-    """Seconds until a query is recovered; None: it is not within what was measured (rule O7).
+    """Seconds until a query is recovered; None: it is not within what was measured (rule O2).
 
     Args:
       lags_us: how far its results lag, at each step since a loss.

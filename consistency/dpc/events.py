@@ -41,7 +41,7 @@ class InputsView(Protocol):
         ...
 
     def started(self, now: int) -> bool:
-        """Has every input had its first boundary, or X passed since the start? (A4)"""
+        """Has every input had its first boundary, or X passed since the start? (A3)"""
         ...
 
     def upstream_full(self) -> bool:
@@ -73,7 +73,7 @@ class PartnerGrants:
 
 @dataclass(frozen=True, slots=True)
 class Configure:
-    """X, α or a policy changes (X2, X3)."""
+    """X, α or a policy changes (X1, X3)."""
 
     node: Node
 

@@ -103,7 +103,7 @@ class Mode:
     # --- shared by several modes ---
 
     def go_tentative(self, now: int, transition: Transition) -> bool:
-        """Checkpoints before the first tentative release (C1); under suspend only announces the failure (T6).
+        """Checkpoints before the first tentative release (C1); under suspend only announces the failure (T3).
 
         Returns:
           Is more due at once, beyond what one step may take (B8)?

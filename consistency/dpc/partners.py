@@ -1,7 +1,7 @@
 """The partner protocol, by which replicas take turns to reconcile (K1-K5).  Pure.
 
 Replicas of a partition take turns, so that while one corrects another continues with fresh data.  A grant is not
-stored (K4): a replica in STABILIZATION refuses requests of others.  So a lost grant does not block a replica.
+stored (K2): a replica in STABILIZATION refuses requests of others.  So a lost grant does not block a replica.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class Partners:
         return self._asked.get(number)
 
     def asked(self, asker: str, state: NodeState) -> bool:
-        """Answers a partner that asks for leave.  True: we grant, and withdraw our own requests (K2, K3)."""
+        """Answers a partner that asks for leave.  True: we grant, and withdraw our own requests (K1, K2)."""
         if state in (NodeState.STABILIZATION, NodeState.RECOVERING):
             return False
         if self.pending:

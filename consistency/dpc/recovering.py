@@ -1,4 +1,4 @@
-"""RECOVERING: the replica catches up after its start, and does not serve (A3, A4)."""
+"""RECOVERING: the replica catches up after its start, and does not serve (A3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""UP_FAILURE: an input is missing; results are tentative or suspended (T3, T6)."""
+"""UP_FAILURE: an input is missing; results are tentative or suspended (T3)."""
 
 from __future__ import annotations
 

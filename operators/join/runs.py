@@ -92,7 +92,7 @@ class SortedRun:
         since: Int64Array | None,
         index: Index,
     ) -> None:
-        assert len(rows) == len(keys) == len(positions), "U4: each row has its key and its place"
+        assert len(rows) == len(keys) == len(positions), "U2: each row has its key and its place"
         self.rows = rows
         self.keys = keys
         self.positions = positions
@@ -122,7 +122,7 @@ class SortedRun:
 
     def mark(self, flags: IndexArray) -> None:
         """Sets flags of rows with a match."""
-        assert self.matched is not None, "U4: rows of an outer side have flags"
+        assert self.matched is not None, "U2: rows of an outer side have flags"
         self.matched.before_write(flags)
         self.matched.arrays[0][flags] = True
 

@@ -1,4 +1,4 @@
-"""One input of an SUnion: its chunks and its frontiers (rules B4, B5, F6, U10)."""
+"""One input of an SUnion: its chunks and its frontiers (rules B4, F1, U10)."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class SUnionInput:
         return self.frontier
 
     def t_star(self) -> int:
-        """T*: a new MAIN need not send tentative tuples up to it: we have them, or the buckets are gone (F6)."""
+        """T*: a new MAIN need not send tentative tuples up to it: we have them, or the buckets are gone (F1)."""
         latest = max((c.max for c in self.tentative), default=BEFORE_TIME)
         edges = (self.tentative_frontier, self.frontier, self._owner.next)
         return max(latest, self.cut_time, self.last_time, *(saturating_add(edge, -1) for edge in edges))
@@ -181,7 +181,7 @@ class SUnionInput:
             clocks.arrived(time, now)
 
     def undo(self) -> None:
-        """Drops tentative tuples: the producer withdraws its tentative suffix (B5)."""
+        """Drops tentative tuples: the producer withdraws its tentative suffix (B4)."""
         self.tentative.clear()
         self.tentative_bytes = 0
         self.tentative_frontier = self.frontier
@@ -189,7 +189,7 @@ class SUnionInput:
         self.held = False
 
     def rec_done(self, element: RecDone) -> None:
-        """Takes the end of a correction, which changes no data here; frontiers decide what is due (B5, R7)."""
+        """Takes the end of a correction, which changes no data here; frontiers decide what is due (B4, R7)."""
 
     def main_changed(self) -> None:
         """Follows a change of MAIN: tentative tuples of the new producer count only beyond those taken."""
@@ -208,8 +208,8 @@ class SUnionInput:
 
     def validate(self) -> None:
         """Asserts what holds between two events."""
-        assert self.tentative_frontier >= self.frontier, "B5: a stable boundary is a boundary of either kind"
-        assert self.held or not self.tentative, "F6: who holds tentative tuples says so to the next producer"
+        assert self.tentative_frontier >= self.frontier, "B1: a stable boundary is a boundary of either kind"
+        assert self.held or not self.tentative, "F1: who holds tentative tuples says so to the next producer"
 
     def validate_rows(self) -> None:
         """Asserts invariants of all rows that are held."""

@@ -1,6 +1,6 @@
 """SUnion: puts a unit's inputs into one order that all replicas agree on, and times the waits of buckets.
 
-Pure: elements and the time ``now`` come in, slices go out.  Rules B1-B7, T1-T6 and A1 are here;
+Pure: elements and the time ``now`` come in, slices go out.  Rules B1-B7, T1-T3 and A1 are here;
 *whether* to go tentative or to reconcile is decided by the consistency manager, which asks :meth:`SUnion.due` and
 :meth:`SUnion.oldest_unstable_is_young`, and then calls one of the ``release`` methods.
 
@@ -137,7 +137,7 @@ class SUnion:
         self.waits.forget(low)
 
     def due(self, now: int, *, wait_us: int, hard_us: int, fresh: Sequence[bool]) -> int | None:
-        """Returns the end of the last bucket that may not wait any longer (T3, T4), or None.
+        """Returns the end of the last bucket that may not wait any longer (T3), or None.
 
         Args:
           wait_us: age from which a bucket goes as soon as every fresh input has delivered it.

@@ -1,4 +1,4 @@
-"""Computes what a replica would have to read and replay after a crash, and which footprints to rewrite (rules G3, G5,
+"""Computes what a replica would have to read and replay after a crash, and which footprints to rewrite (rules G2, G5,
 G7).
 
 Footprints are counted by the slice in which they were written; single cells are not known here.
@@ -83,9 +83,9 @@ class Extent:
           time: its end; ascending, or equal to that of the slice before, which it then extends.
           records: number of footprints written in it.
           rows: input rows processed up to its end; only differences are meaningful.
-          not_final: number of its footprints that are not final (G3).
+          not_final: number of its footprints that are not final (G2).
         """
-        assert 0 <= not_final <= records, "G3: a footprint that is not final is one of those written"
+        assert 0 <= not_final <= records, "G2: a footprint that is not final is one of those written"
         if len(self._time) and time < self._time[-1]:
             raise ValueError(f"slice {time} after slice {self._time[-1]}")
         if len(self._time) and time == self._time[-1]:

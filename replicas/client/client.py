@@ -162,7 +162,7 @@ class Client:
     def peers(self) -> dict[str, str]:
         """Address of every process that makes the streams; of all processes, while an input has no producer.
 
-        Partitions may have moved to unknown places, and any process has the newest directory (D5).
+        Partitions may have moved to unknown places, and any process has the newest directory (D2).
         """
         directory = self.keeper.current
         producers = (directory.producer_addresses(self._plan, channel) for channel in self.channels)

@@ -120,7 +120,7 @@ class OutputPositions:
     def peers(self) -> dict[str, str]:
         """Address of every process that makes the output; of all processes, while a partition has no producer.
 
-        Partitions may have moved to unknown places, and any process has the newest directory (D5).
+        Partitions may have moved to unknown places, and any process has the newest directory (D2).
         """
         addresses = (self.directory.producer_addresses(self._plan, channel) for channel in self.channels)
         others = self.directory.addresses() if self._unserved else {}

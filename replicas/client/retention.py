@@ -1,4 +1,4 @@
-"""Deletes the oldest part of a client's recording when the proof no longer needs it (rules E1, E3, E6)."""
+"""Deletes the oldest part of a client's recording when the proof no longer needs it (rules E1 to E3)."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ class Feed:
     ahead_since: int | None = None
     #: Since when another STABLE replica has been ahead.
     behind_since: int | None = None
-    #: A rec_done is still to come: the producer was in STABILIZATION since we subscribed, or it sent an undo (V2).
+    #: A rec_done is still to come: the producer was in STABILIZATION since we subscribed, or it sent an undo (V1).
     owes: bool = False
     #: We do not read it because our buffer is full, so its silence does not count.
     paused: bool = False
@@ -192,7 +192,7 @@ class Feed:
         self.ahead_since = self.behind_since = None
 
     def take(self, element: Element) -> None:
-        """Takes an element (V2).  Raises RemoteProtocolError where it cannot follow the previous ones (U10)."""
+        """Takes an element (V1).  Raises RemoteProtocolError where it cannot follow the previous ones (U10)."""
         match element:
             case Batch(kind=Kind.TENTATIVE) | Boundary(kind=Kind.TENTATIVE):
                 self.tentative = True

@@ -107,7 +107,7 @@ class Input:
             if feed is not None:
                 assert feed.generation <= self._generation, "F1: generations are given in turn"
                 assert feed.position <= self.port.position, "U10: what came counts once, by id"
-                assert feed.frontier <= self.port.frontier, "B2: each stable boundary counts"
+                assert feed.frontier <= self.port.frontier, "B1: each stable boundary counts"
                 assert feed.producer in self.producers, "D2: who has left is not read"
 
     def feed(self, generation: int) -> Feed | None:

@@ -405,7 +405,7 @@ class Upstream:
         self._refused.pop((owner.name, input.channel, action.producer), None)
         input.selector.heard(action.producer, incarnation, answer, self._env.clock.monotonic_us())
         input.opened(action.generation, self._env.clock.monotonic_us())
-        # A heartbeat may have brought a newer state: the rec_done of this one still comes (V2).
+        # A heartbeat may have brought a newer state: the rec_done of this one still comes (V1).
         state, generation = NodeState(answer.state), action.generation
         input.state_changed(generation, state, answer.fresh, incarnation=incarnation, sequence=answer.sequence)
         self._choose_for(owner)  # at once: a heartbeat may be a period old (F2)

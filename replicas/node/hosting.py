@@ -143,7 +143,7 @@ class Hosting:
         )
 
     def stand_by(self, id: ReplicaId) -> Standby:
-        """Makes a standby, which replaces an existing replica (H4)."""
+        """Makes a standby, which replaces an existing replica (H3)."""
         self.put_away(id.of)
         standby = self.standbys[id.of] = Standby(self.plan, self.directory, id, self.now())
         self._told_to_stop(id)

@@ -148,7 +148,7 @@ class OutputSide:
     # --- acknowledgements (A2) ---
 
     def redirect(self, directory: Directory, now: int) -> None:
-        """Changes the consumers: new ones hold the logs from now on, removed ones do not (A6)."""
+        """Changes the consumers: new ones hold the logs from now on, removed ones do not (D3)."""
         self._directory = directory
         consumers: set[str] = set()
         for log in self.logs:

@@ -75,7 +75,7 @@ class ReplicaRecovery:
       logs: the replica writes a checkpoint log, and no checkpoints.
       replays: it starts from nothing whatever others hold, because a downstream partition lacks the beginning (H8).
       stores_every_us: interval of its checkpoints on disk (A8), for as long as it runs; None: it writes none.
-      prefers_own: our own checkpoint is expected to be sooner than a partner's snapshot (M7).
+      prefers_own: our own checkpoint is expected to be sooner than a partner's snapshot (L4).
       partners_are_known: an unheard partner has been silent for long, for we stood by and listened (H3).
     """
 

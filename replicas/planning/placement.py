@@ -1,4 +1,4 @@
-"""Which node keeps which checkpoint, by correlated loads (rules L2, L3)."""
+"""Which node keeps which checkpoint, by correlated loads (rule L2)."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Relocation(NamedTuple):
 
 
 def relocations(problem: CheckpointProblem, now: Ints, epsilon: float) -> list[Relocation]:
-    """Moves of checkpoints, the best gain first, until the score is at most ``epsilon`` above the heuristic's (L3).
+    """Moves of checkpoints, the best gain first, until the score is at most ``epsilon`` above the heuristic's (L2).
 
     First come those that lie where they may not, or nowhere.
     """

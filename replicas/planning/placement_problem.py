@@ -98,7 +98,7 @@ def checkpoint_problem(
       running: nodes that run each partition; they may not hold its checkpoints.
       nodes: all nodes, and the domains that fail together; a checkpoint shares as few as possible with the nodes that
         run its partition, the widest first.
-      shares: of X.  No checkpoint, and no two, may be where they would make a share too short (L6).
+      shares: of X.  No checkpoint, and no two, may be where they would make a share too short (M5).
     """
     names = list(nodes)
     on = {n: [p for p, hosts in running.items() if n in hosts] for n in names}

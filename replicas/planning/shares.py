@@ -1,4 +1,4 @@
-"""Checks whether a node may host one more partition: units in sequence there divide its X (rules T5, L6)."""
+"""Checks whether a node may host one more partition: units in sequence there divide its X (rules T7, M5)."""
 
 from __future__ import annotations
 

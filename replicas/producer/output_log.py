@@ -310,7 +310,7 @@ class OutputLog:
         self._truncate()
 
     def set_consumers(self, consumers: Iterable[str], standbys: Collection[str] = ()) -> None:
-        """Changes the consumers (A6): new ones were never heard, removed ones do not count."""
+        """Changes the consumers (D3): new ones were never heard, removed ones do not count."""
         self._standbys = frozenset(standbys)
         self._acks = {name: self._acks.get(name) or _Ack() for name in consumers}
         self._truncate()

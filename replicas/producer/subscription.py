@@ -1,4 +1,4 @@
-"""Selects the elements to send to one consumer of an output: rules V1-V5 of docs/internals/rules.md.  Pure."""
+"""Selects the elements to send to one consumer of an output: rules V1, V3 and V4 of docs/internals/rules.md.  Pure."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class OutputSubscription:
         self._substream = substream
         self._installs = output.installs
         self.mode = mode
-        #: Last stable id sent or covered: the target of every undo (V5).
+        #: Last stable id sent or covered: the target of every undo (V1).
         self.position = position
         self._frontier = frontier
         self._stable = Cursor(output.stable.number_after(position), position)
@@ -95,7 +95,7 @@ class OutputSubscription:
         self._tentative = held and frontier < END_OF_TIME
         #: The consumer has all tentative tuples up to here.  BEFORE_TIME after an undo, until stable elements follow.
         self._t_max = t_star
-        #: A rec_done is due once the stable log is exhausted (V2).
+        #: A rec_done is due once the stable log is exhausted (V1).
         self._owes = False
         #: Corrections were sent since the last rec_done, so nothing tentative may follow without one.
         self._correcting = False

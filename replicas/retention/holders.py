@@ -97,7 +97,7 @@ class Holders:
         self._since: dict[str, int] = {}
 
     def set_consumers(self, consumers: Iterable[str]) -> None:
-        """Sets the consumers: new ones have acknowledged nothing, former ones no longer count (A6)."""
+        """Sets the consumers: new ones have acknowledged nothing, former ones no longer count (D3)."""
         self._acks = {name: self._acks.get(name, _Ack()) for name in consumers}
 
     def acknowledged(self, consumer: str, incarnation: int, id: int) -> bool:

@@ -1,4 +1,4 @@
-"""Late rows of a source, for a sink of their own (rule E7): rows of its log that S1 gave a later time."""
+"""Late rows of a source, for a sink of their own (rule E8): rows of its log that S1 gave a later time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes rows of a source to a sink of their own: each once, with its number in the source's log (rules E7, E8).
+"""Writes rows of a source to a sink of their own: each once, with its number in the source's log (rule E8).
 
 The rows are in the log, so nothing else has to be durable: the sink knows its last number, and continues after it.
 """

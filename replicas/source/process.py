@@ -1,6 +1,6 @@
 """The source process serves a source proxy to all subscribers.
 
-A replayed source is a slow stable producer (rule S4): its state is always STABLE, it holds everything from id 1 on that
+A replayed source is a slow stable producer (rule S3): its state is always STABLE, it holds everything from id 1 on that
 was not deleted (rule E1), and it never sends tentative tuples.
 """
 
@@ -233,7 +233,7 @@ class SourceProcess:
 
     def _add_sink(self, rows: RowsInLog, proxy: SourceProxy) -> None:
         """Opens a sink.  Raises SpeError: it cannot be opened, or another process writes it."""
-        assert self._place is not None, "E7: a sink needs a place"
+        assert self._place is not None, "E8: a sink needs a place"
         safe = partial(self._are_safe, own_sink_name(rows.what))
         self._own_sinks[rows.what] = OwnSink(
             self._env, self._plan, self._source, rows, proxy.identity, self._place, self._sinks_root, safe

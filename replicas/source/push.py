@@ -1,7 +1,7 @@
 """Takes in pushed batches: each once, whole or not at all, and in the same order after each restart.
 
-A writer's tasks stage parts; then its driver commits the batch, which names them (rules W1-W5).  The source reads
-committed rows like those of any live reader; their parts are kept until the source's log has them.
+A writer's tasks stage parts; then its driver commits the batch, which names them (rules W1, W2 and W4).  The source
+reads committed rows like those of any live reader; their parts are kept until the source's log has them.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ class PushIntake(Live):
         return f"the stream has ended: batch {batch} of query {query} is not taken" if self._over else None
 
     def _too_much(self, growing: _Arriving) -> str | None:
-        """Explains why a part must not grow; None if it may.  The oldest parts of its writer make room for it (W5)."""
+        """Explains why a part must not grow; None if it may.  The oldest parts of its writer make room for it (W4)."""
         if growing.bytes > PART_BYTES:
             return f"more than {PART_BYTES >> 20} MiB: divide the batch into more partitions"
         room = STAGED_BYTES - sum(other.bytes for other in self._arriving.values() if other.writer == growing.writer)
@@ -338,7 +338,7 @@ class PushIntake(Live):
             self._staged_bytes[part.writer] -= part.bytes + PART_OVERHEAD
             self._env.storage.remove(self._part(name))
 
-    # --- rows for the source (W3, W4) ---
+    # --- rows for the source (W2, W4) ---
 
     async def read(self, env: Env, accept: Callable[[RowChunk], Awaitable[None]]) -> None:
         """Passes on committed rows, from the first one that the source's log does not have.

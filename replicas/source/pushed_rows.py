@@ -40,7 +40,7 @@ class PushedRows:
 
     def chunk(self, at: int) -> RowChunk:
         """Returns the rows from row ``at`` of the batch on, which must exist."""
-        assert 0 <= at < len(self), "W3: only rows of the batch are read"
+        assert 0 <= at < len(self), "W2: only rows of the batch are read"
         wanted = self._order[at : at + CHUNK_ROWS]
         events = None if self._events is None else self._events[wanted]
         by_place = wanted.argsort(kind="stable")

@@ -1,4 +1,4 @@
-"""Deletes the oldest part of a source's log when no consumer needs it (rules E1 to E5)."""
+"""Deletes the oldest part of a source's log when no consumer needs it (rules E1 to E4)."""
 
 from __future__ import annotations
 

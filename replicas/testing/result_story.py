@@ -1,4 +1,4 @@
-"""A repeatable story of a client's changes: results, failures, corrections (rules V1-V5)."""
+"""A repeatable story of a client's changes: results, failures, corrections (rules V1, V3 and V4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of a source for pushed batches (rules W1-W5): parts, and a ledger of the committed batches.
+"""Files of a source for pushed batches (rules W1, W2 and W4): parts, and a ledger of the committed batches.
 
 A *part* holds the rows of a batch from one task of a writer: encoded rows and, once they are on the disk of the source,
 a trailer that names the writer and the batch.  The *ledger* is one small file that is replaced as a whole: all rows of

@@ -1,4 +1,4 @@
-"""How late a result may be while X and its shares change (rules T5, X5).  Pure."""
+"""How late a result may be while X and its shares change (rules T7, X5).  Pure."""
 
 from __future__ import annotations
 

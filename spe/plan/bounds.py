@@ -1,4 +1,4 @@
-"""X of nodes from the bounds of outputs: ``outputs: {totals: {bound: 6s}}`` instead of ``x`` of each node (rule T5).
+"""X of nodes from the bounds of outputs: ``outputs: {totals: {bound: 6s}}`` instead of ``x`` of each node (rule T7).
 
 A unit on a path to an output may hold results back for ``bound / k``, where k counts the units in sequence on the
 longest path through it.  No path then takes longer than the bound, and the longest one uses all of it.  Units in

@@ -67,7 +67,7 @@ class Deployment:
 
 
 class Deployed(NamedTuple):
-    """A plan and its directory: what ids depend on, and who runs what, where (rule D1)."""
+    """A plan and its directory: what ids depend on, and who runs what, where."""
 
     plan: Plan
     directory: Directory

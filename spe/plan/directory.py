@@ -1,4 +1,4 @@
-"""The directory: nodes, replicas, standbys, clients, and addresses (rule D1).
+"""The directory: nodes, replicas, standbys, clients, and addresses.
 
 Ids depend on the plan, which never changes.  The directory names the producers and consumers of each channel, and has
 versions.  So the two are separate values: questions about channels go to the directory, with the plan as an argument.
@@ -87,7 +87,7 @@ class CoordinatorSettings:
       margin: relative improvement from which another choice replaces the current one.
       cap: share of a node's capacity and memory that may be filled (rules O1, L5).
       balance_us: interval at which loads are reviewed, microseconds; None: only on request.
-      placement: of standbys: ``fixed``, or ``correlated``, where they follow loads (rules L2, L3).
+      placement: of standbys: ``fixed``, or ``correlated``, where they follow loads (rule L2).
       idle: share of all capacity below which the coordinator tries to free a node (rule L8).
       spread: excess of a node's checkpoint load over the mean that is tolerated, as share of it (rule L2's δ).
     """
@@ -120,7 +120,7 @@ class ExpectedLoad:
 
 @dataclass(frozen=True, slots=True)
 class RecoverySettings:
-    """The order in which lost partitions are recovered (rules O1-O7).
+    """The order in which lost partitions are recovered (rules O1-O6).
 
     Attributes:
       value: ``fidelity``, where partial results count, or ``complete`` (rule O2).

@@ -1,4 +1,4 @@
-"""Which units can write a checkpoint log, and where to cut a fragment whose units cannot (rule G8).  Pure."""
+"""Which units can write a checkpoint log, and where to cut a fragment whose units cannot (rule G4).  Pure."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ CAPACITY: Final = 1.0
 
 
 class Policy(enum.StrEnum):
-    """How new tuples are treated while inputs are not stable (rules T4, R5)."""
+    """How new tuples are treated while inputs are not stable (rules T3, R5)."""
 
     SUSPEND = "suspend"
     DELAY = "delay"

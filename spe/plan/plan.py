@@ -1,7 +1,7 @@
 """The physical plan: units, partitions, channels.  Plain data; ``spe.plan.deploy`` derives it.
 
 Ids depend on the plan, so it never changes while a cluster runs; the directory assigns partitions to nodes
-(``spe.plan.directory``, rule D1).
+(``spe.plan.directory``, rule U11).
 
 A *unit* is the set of operators of a fragment that are reached by the same fragment inputs (rule U1).  It has
 one SUnion, one state and one checkpoint; units are partitioned and replicated.  A *channel* is the part of a stream
@@ -107,7 +107,7 @@ class Watermark(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Retain:
-    """How long a log is kept; older segments are deleted as soon as no process needs them (rules E1 to E6).
+    """How long a log is kept; older segments are deleted as soon as no process needs them (rules E1 to E4).
 
     Attributes:
       for_us: a segment is due when all of it lies this far behind the newest tuple (of a recording: was received so

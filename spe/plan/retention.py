@@ -1,4 +1,4 @@
-"""Retention of source logs (rules E1 to E6): finds the partitions that would need the whole log to recover."""
+"""Retention of source logs (rules E1 to E4): finds the partitions that would need the whole log to recover."""
 
 from __future__ import annotations
 

@@ -340,7 +340,7 @@ def _goes_on_in_a_tree(operator: QueryOperator, plan: Plan) -> bool:
 
 
 def _logs(plan: Plan, directory: Directory) -> Iterator[PlanFinding]:
-    """Finds fragments whose checkpoint log is impossible (rule G8), or costs as much as whole checkpoints."""
+    """Finds fragments whose checkpoint log is impossible (rule G4), or costs as much as whole checkpoints."""
     logged = logged_fragments(plan, directory)
     for path, message in mistakes(plan, logged):
         yield PlanFinding(Severity.ERROR, path, message)

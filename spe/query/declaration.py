@@ -49,7 +49,7 @@ class OnLate(enum.StrEnum):
 
 
 class Logged(enum.StrEnum):
-    """How a checkpoint log holds the state of an operator (rules G2 and G3)."""
+    """How a checkpoint log holds the state of an operator (rule G2)."""
 
     #: There is no state.
     NOTHING = "nothing"

@@ -1,4 +1,4 @@
-"""Stores data that must not be lost: tries again while the disk is full, or the server is away (A1a)."""
+"""Stores data that must not be lost: tries again while the disk is full, or the server is away (A1)."""
 
 from __future__ import annotations
 

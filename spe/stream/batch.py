@@ -400,7 +400,7 @@ class Boundary:
 
 @dataclass(slots=True, eq=False)
 class Undo:
-    """Deletes every tuple after ``upto_id``: the whole tentative suffix of this subscription (rule V5)."""
+    """Deletes every tuple after ``upto_id``: the whole tentative suffix of this subscription (rule V1)."""
 
     upto_id: int
 

@@ -261,7 +261,7 @@ class Refused(Message):
 
 @dataclass(frozen=True, slots=True)
 class Subscribe(Message):
-    """Opens the only subscription of this connection, MAIN or CORRECTIONS (rules F1, F6).
+    """Opens the only subscription of this connection, MAIN or CORRECTIONS (rule F1).
 
     Attributes:
       consumer: name in later acknowledgements.
@@ -489,7 +489,7 @@ class InjectAnswer(Message):
 
 @dataclass(frozen=True, slots=True)
 class Order(Message):
-    """Orders a standby to install or to retire, or a replica to replay; repeated until done (rules H3, H4, H8).
+    """Orders a standby to install or to retire, or a replica to replay; repeated until done (rules H3, H8).
 
     Attributes:
       epoch: of the coordinator; a node that knows a later one refuses.

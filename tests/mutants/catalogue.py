@@ -73,7 +73,7 @@ def no_undo(original: Any, self: Any, out: list[Any]) -> None:
     out[:] = [e for e in out if not isinstance(e, Undo)]
 
 
-@mutant(OutputSubscription, "_begin_correction", "an undo reaches one stable tuple too far (V5, P4)")
+@mutant(OutputSubscription, "_begin_correction", "an undo reaches one stable tuple too far (V1, P4)")
 def undo_of_a_stable_tuple(original: Any, self: Any, out: list[Any]) -> None:
     original(self, out)
     out[:] = [Undo(max(0, e.upto_id - 1)) if isinstance(e, Undo) else e for e in out]
@@ -91,7 +91,7 @@ def held_forgotten(
     original(self, output, mode, position, frontier, False, *rest)
 
 
-@mutant(OutputSubscription, "_pull_stable", "rec_done is sent in the middle of the corrections (V2)")
+@mutant(OutputSubscription, "_pull_stable", "rec_done is sent in the middle of the corrections (V1)")
 def early_rec_done(original: Any, self: Any, out: list[Any], budget: int) -> Any:
     left = original(self, out, budget)
     at = next((i for i, e in enumerate(out) if isinstance(e, Undo)), None)
@@ -110,7 +110,7 @@ def boundary_before_its_tuples(original: Any, self: Any, out: list[Any], budget:
     return left
 
 
-@mutant(OutputSubscription, "_rec_done", "rec_done is never sent (V2)")
+@mutant(OutputSubscription, "_rec_done", "rec_done is never sent (V1)")
 def no_rec_done(original: Any, self: Any, out: list[Any]) -> None:
     self._owes = self._correcting = False
 
@@ -163,7 +163,7 @@ def lost_late_tuple(original: Any, self: Any, batch: Any, now: int) -> None:
     original(self, batch, now)
 
 
-@mutant(SUnion, "stable_end", "a bucket counts as stable when its first input is (B2)")
+@mutant(SUnion, "stable_end", "a bucket counts as stable when its first input is (B1)")
 def frontier_of_the_fastest(original: Any, self: Any) -> Any:
     frontier = max(i.frontier for i in self.inputs)
     return frontier if frontier in (BEFORE_TIME, END_OF_TIME) else floor_to(frontier, self._bucket_us)
@@ -192,7 +192,7 @@ def no_hard_limit(original: Any, self: Any, now: int, *, wait_us: int, hard_us: 
     return None if end is None or min(waiting) < end else end
 
 
-@mutant(SUnionInput, "undo", "an undo from upstream leaves its tentative tuples (B5)")
+@mutant(SUnionInput, "undo", "an undo from upstream leaves its tentative tuples (B4)")
 def undo_forgotten_by_the_input(original: Any, self: Any) -> None:
     kept, size = list(self.tentative), self.tentative_bytes
     original(self)
@@ -204,7 +204,7 @@ def tentative_beside_stable(original: Any, self: Any) -> None:
     pass
 
 
-@mutant(SUnionInput, "main_changed", "another producer's tentative tuples count again after a switch (F6)")
+@mutant(SUnionInput, "main_changed", "another producer's tentative tuples count again after a switch (F1)")
 def no_cut_at_a_switch(original: Any, self: Any) -> None:
     self.cut_time = BEFORE_TIME
 
@@ -447,14 +447,14 @@ def begins_from_nothing_in_any_case(original: Any, self: Any) -> bool:
     return False
 
 
-@mutant(Replica, "advance", "a standby serves as soon as it has a checkpoint and its inputs (H3, A4)")
+@mutant(Replica, "advance", "a standby serves as soon as it has a checkpoint and its inputs (H3, A3)")
 def helper_serves_before_it_has_caught_up(original: Any, self: Any, now: int) -> Any:
     if self.state is NodeState.RECOVERING and self.recovery._backs and self.reading.started(now):
         self.core._become(Transition.CAUGHT_UP)
     return original(self, now)
 
 
-@mutant(InstallDecider, "_orders", "a helper stands by again while those that it stands in for recover (H4, H5)")
+@mutant(InstallDecider, "_orders", "a helper stands by again while those that it stands in for recover (H3, H5)")
 def helper_leaves_too_early(original: Any, self: Any, id: Any, now: int) -> Any:
     directory, running, wanted = self._view.directory, self._view.partitions[id].running, self._at(id).wanted
     helping = [n for n in directory.standbys[id].nodes if n in running and n not in wanted]
@@ -481,15 +481,15 @@ def nobody_begins_anew(original: Any, self: Any, id: Any, now: int) -> Any:
     return []
 
 
-# --- who reads which partition (U13) ---
+# --- who reads which partition (U1) ---
 
 
-@mutant(InputStream, "upstream", "a partition reads the range of its neighbour (U13)")
+@mutant(InputStream, "upstream", "a partition reads the range of its neighbour (U1)")
 def range_of_the_neighbour(original: Any, self: Any, partition: int, partitions: int) -> range:
     return original(self, (partition + 1) % partitions if self.aligned else partition, partitions)  # type: ignore[no-any-return]
 
 
-@mutant(InputStream, "upstream", "the last of the partitions that a merged one stands for is not read (U13)")
+@mutant(InputStream, "upstream", "the last of the partitions that a merged one stands for is not read (U1)")
 def last_of_a_range_left_out(original: Any, self: Any, partition: int, partitions: int) -> range:
     found = original(self, partition, partitions)
     return found[:-1] if self.aligned and len(found) > 1 else found  # type: ignore[no-any-return]

@@ -151,7 +151,7 @@ edited(
 
 edited(
     "final-footprints-hold-replay-back",
-    "input is replayed for pieces that nothing can change any more (G3)",
+    "input is replayed for pieces that nothing can change any more (G2)",
     Edit(Extent, "replace", "self._open -= not_final", "pass"),
 )
 edited(
@@ -161,7 +161,7 @@ edited(
 )
 edited(
     "kept-rows-hold-nothing",
-    "replay begins behind rows that a join still needs (G3)",
+    "replay begins behind rows that a join still needs (G2)",
     Edit(Extent, "_held_index", "if self.held is None:", "if True:"),
 )
 edited(

@@ -69,13 +69,13 @@ edited(
 )
 edited(
     "final-too-early",
-    "a footprint from before the end of its pane counts as final (G3)",
+    "a footprint from before the end of its pane counts as final (G2)",
     Edit(WindowAggregate, "_live", "times < self._panes.end(number)", "times < self._panes.end(number - 1)"),
     Edit(WindowAggregate, "footprints", "if not is_final:", "if False:"),
 )
 edited(
     "passed-pane-is-not-written-again",
-    "cells of a pane that has passed hold replay back until its windows are over (G3)",
+    "cells of a pane that has passed hold replay back until its windows are over (G2)",
     Edit(WindowAggregate, "_made_final", "if not is_final or number not in self._not_final:", "if True:"),
 )
 edited(
@@ -91,7 +91,7 @@ edited(
 )
 edited(
     "rows-from-before-the-log-are-not-kept",
-    "a join loses the rows that came before the log began (G3)",
+    "a join loses the rows that came before the log began (G2)",
     Edit(FragmentLog, "_is_in_reach", "oldest is None or oldest >= begin", "True"),
 )
 edited(

@@ -63,7 +63,7 @@ edited(
 )
 edited(
     "own-request-outlives-a-grant",
-    "who grants while it asks goes on asking, and takes the answer (K3)",
+    "who grants while it asks goes on asking, and takes the answer (K1)",
     Edit(Partners, "asked", "self._asked.clear()", "pass"),
 )
 edited(
@@ -94,12 +94,12 @@ edited(
 
 edited(
     "feed-promoted-without-a-cut",
-    "a correcting feed becomes the main one, and what the old one brought counts again (F5, F6)",
+    "a correcting feed becomes the main one, and what the old one brought counts again (F1, F5)",
     Edit(Input, "_promote", "self.port.main_changed()", "pass"),
 )
 edited(
     "undo-of-the-correcting-feed-counts",
-    "an undo on CORRECTIONS takes away what MAIN brought (B5)",
+    "an undo on CORRECTIONS takes away what MAIN brought (B4)",
     Edit(Input, "element", "case Undo() if is_main:", "case Undo():"),
 )
 

@@ -51,7 +51,7 @@ from tests.mutants.patching import Edit, edited, mutant
 
 edited(
     "undo-behind-the-end",
-    "beside a replica that corrects an ended stream its consumer waits for a rec_done for ever (V2)",
+    "beside a replica that corrects an ended stream its consumer waits for a rec_done for ever (V1)",
     Edit(OutputSubscription, "__init__", "held and frontier < END_OF_TIME", "held"),
 )
 edited(
@@ -119,7 +119,7 @@ edited(
 )
 edited(
     "stable-at-once-after-suspend",
-    "a replica that suspended is STABLE as soon as it releases, however much has come in meanwhile (T6)",
+    "a replica that suspended is STABLE as soon as it releases, however much has come in meanwhile (T3)",
     Edit(UnitRun, "is_late", "return self", "return False and self"),
 )
 edited(
@@ -317,7 +317,7 @@ edited(
 
 edited(
     "only-known-producers-are-asked",
-    "a client whose producers are out of reach never hears that its partition has moved (D5)",
+    "a client whose producers are out of reach never hears that its partition has moved (D2)",
     Edit(Client, "_look_around", "if unserved != self._unserved:", "if False:"),
 )
 edited(

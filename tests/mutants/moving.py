@@ -82,12 +82,12 @@ edited(
 )
 edited(
     "standbys-divide-x",
-    "two standbys of units in sequence lie on one node, where their shares of X would be too short (L2, L6)",
+    "two standbys of units in sequence lie on one node, where their shares of X would be too short (L2, M5)",
     Edit(placement_problem, "_divide", "conflicting.append(other)", "pass"),
 )
 edited(
     "standby-ignores-x",
-    "a standby lies where its share of X would be too short (L2, L6)",
+    "a standby lies where its share of X would be too short (L2, M5)",
     Edit(placement_problem, "_may", "shares is not None", "False"),
 )
 edited(
@@ -117,7 +117,7 @@ edited(
 )
 edited(
     "worst-gain-first",
-    "the checkpoint moves first that gains least (L3)",
+    "the checkpoint moves first that gains least (L2)",
     Edit(placement, "relocations", "np.argmax", "np.argmin"),
 )
 
@@ -168,12 +168,12 @@ edited(
 )
 edited(
     "refused-together-and-made",
-    "moves are made together that are refused together (L6)",
+    "moves are made together that are refused together (M5)",
     Edit(relief._Program, "_apart", "len(moves) - 1.0", "len(moves)"),
 )
 edited(
     "share-of-x-ignored",
-    "a partition moves to where its share of X is too short (L6)",
+    "a partition moves to where its share of X is too short (M5)",
     Edit(SharesOfX, "refused", "roles_of([*hosts.get(partition, ()), target])", "roles_of(hosts[partition])"),
 )
 
@@ -181,12 +181,12 @@ edited(
 
 edited(
     "one-period-is-enough",
-    "a peak of one period moves partitions (L7)",
+    "a peak of one period moves partitions (L5)",
     Edit(Balancer, "_full", ">= PATIENCE", ">= 1"),
 )
 edited(
     "periods-need-not-follow",
-    "two periods beyond a cap count though the one between them was within it (L7)",
+    "two periods beyond a cap count though the one between them was within it (L5)",
     Edit(Balancer, "_end_period", "if id in beyond and known else 0", "if id in beyond else self._full_for.get(id, 0)"),
 )
 edited(
@@ -206,12 +206,12 @@ edited(
 )
 edited(
     "moved-partition-does-not-rest",
-    "a partition goes to and fro (L7)",
+    "a partition goes to and fro (L5)",
     Edit(BalancedCluster, "rested", "moved_at is None or", "True or"),
 )
 edited(
     "two-moves-at-a-time",
-    "a move begins while another one is under way (L7)",
+    "a move begins while another one is under way (L5)",
     Edit(Balancer, "tick", "self._order is not None or not self._due", "not self._due"),
 )
 edited(
@@ -221,7 +221,7 @@ edited(
 )
 edited(
     "balance-ignores-x",
-    "the balancer does not ask whether a target keeps its X (L6)",
+    "the balancer does not ask whether a target keeps its X (M5)",
     Edit(
         BalancedCluster,
         "predicted",
@@ -241,7 +241,7 @@ edited(
 )
 edited(
     "failed-move-is-tried-again",
-    "a move that was dropped is ordered again at once (L7)",
+    "a move that was dropped is ordered again at once (L5)",
     Edit(Balancer, "failed", "self._cluster.failed_at[order.partition, order.target] = now", "pass"),
 )
 
@@ -249,7 +249,7 @@ edited(
 
 edited(
     "installed-before-producers-know",
-    "a target runs before its producers keep input for it (M2)",
+    "a target runs before its producers keep input for it (D3)",
     Edit(
         Moves,
         "_join",
@@ -322,7 +322,7 @@ edited(
 )
 edited(
     "a-target-is-no-helper",
-    "a target is retired as if it had only helped out (M2)",
+    "a target is retired as if it had only helped out (H5)",
     Edit(InstallDecider, "_orders", "wanted = wanted | coming", "pass"),
 )
 
@@ -421,7 +421,7 @@ edited(
 )
 edited(
     "what-people-moved-does-not-rest",
-    "a partition that people have moved is moved again at once (L7)",
+    "a partition that people have moved is moved again at once (L5)",
     Edit(Balance, "_ended", "self._balancer.rests(move.partition, ended_us)", "pass"),
 )
 edited(
@@ -436,7 +436,7 @@ edited(
 )
 edited(
     "the-partner-is-asked-all-the-same",
-    "a target begins from a partner's snapshot though its own checkpoint would be sooner (M7)",
+    "a target begins from a partner's snapshot though its own checkpoint would be sooner (L4)",
     Edit(OrderFollower, "_install", "made.replica.recovery.prefers_own = prefers_own", "pass"),
 )
 edited(
@@ -461,11 +461,11 @@ edited(
 )
 edited(
     "how-long-states-took-is-not-learned",
-    "a move is expected to take what its state should, however slow links are (M8)",
+    "a move is expected to take what its state should, however slow links are (L4)",
     Edit(MoveOrders, "expected_us", "max(0.0, median(slopes)) if slopes else 1.0", "1.0"),
 )
 edited(
     "small-differences-count-for-large-states",
-    "what a large state will take follows from chance (M8)",
+    "what a large state will take follows from chance (L4)",
     Edit(MoveOrders, "expected_us", "least = max([state_us / 2, 1.0,", "least = max([1.0,"),
 )

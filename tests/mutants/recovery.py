@@ -197,7 +197,7 @@ edited(
 )
 edited(
     "lent-role-used-before-it-is-known",
-    "a node restores what producers do not know that it reads (O5, M2)",
+    "a node restores what producers do not know that it reads (O5, D3)",
     Edit(RecoveryOrder, "_hold", " and not self._view.know(id, replica.node)", " and False"),
 )
 edited(

@@ -141,7 +141,7 @@ TEXTS: Final[dict[str, TextMutant]] = {
         ),
     ),
     "recording-without-stable-rows-is-new": TextMutant(
-        "a recording whose stable rows were all deleted begins at 0 (E6)",
+        "a recording whose stable rows were all deleted begins at 0 (E2)",
         "replicas/client/recorder.py",
         "        self.position = max(self.position, self.segments.kept.last_id)\n",
         "",
@@ -284,7 +284,7 @@ TEXTS: Final[dict[str, TextMutant]] = {
         tests=("tests/unit/spe/expressions/test_expressions.py::test_value",),
     ),
     "last-partition-divides-x": TextMutant(
-        "of several partitions the last one says by what X is divided (T5)",
+        "of several partitions the last one says by what X is divided (T7)",
         "spe/plan/directory.py",
         "max(\n                longest.get((partition.unit, node), 0), "
         "count + after[partition, node] - 1\n            )",

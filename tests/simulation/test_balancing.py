@@ -1,4 +1,4 @@
-"""A node that is full by what its replicas measure gives a partition away, while all goes on (L1, L4 to L7)."""
+"""A node that is full by what its replicas measure gives a partition away, while all goes on (L1, L4, L5)."""
 
 from __future__ import annotations
 

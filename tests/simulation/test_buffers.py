@@ -96,7 +96,7 @@ def assert_small(memory: Memory, limits: Limits, *, inputs: int = 3) -> None:
 
 @pytest.mark.parametrize("replicas", long_but([1], [1, 2]))
 async def test_long_failure_spills_redo_data_and_results_continue(jump_clock: JumpClock, replicas: int) -> None:
-    """B6, A7: many times the cap is kept for the redo, and the client's delay stays within X."""
+    """B6, A9: many times the cap is kept for the redo, and the client's delay stays within X."""
     plan, directory = longer(
         *make_plan(rate=200.0, replicas=replicas, limits=SMALL),
         35,
@@ -139,7 +139,7 @@ async def test_a_slow_disk_delays_neither_heartbeats_nor_results(
 
 
 async def test_reading_stops_without_spilling_and_all_is_corrected(jump_clock: JumpClock) -> None:
-    """A7: fresh results stop when the cap is reached; TCP holds the sources, and nothing is lost."""
+    """A9: fresh results stop when the cap is reached; TCP holds the sources, and nothing is lost."""
     limits = replace(SMALL, spill_bytes=0)
     plan, directory = longer(*make_plan(rate=200.0, limits=limits), 20)
     async with FaultyCluster(plan, directory) as cluster:

@@ -1,4 +1,4 @@
-"""Moves of random scenarios in which nothing fails: no tentative tuple (M1-M8)."""
+"""Moves of random scenarios in which nothing fails: no tentative tuple (M1-M6)."""
 
 from __future__ import annotations
 

@@ -207,7 +207,7 @@ async def test_a_restarted_replica_takes_over_when_the_other_dies(jump_clock: Ju
 
 
 async def test_all_replicas_die_and_start_from_nothing(jump_clock: JumpClock) -> None:
-    """A5, A3 (3): the sources still have everything, so the same ids are made again."""
+    """A3 (3): the sources still have everything, so the same ids are made again."""
     async with FaultyCluster(*make_plan()) as cluster:
         with cluster.explain():
             await cluster.start()
@@ -246,7 +246,7 @@ async def test_in_a_chain_results_come_within_kx_and_are_corrected(jump_clock: J
             outcome = await run(cluster, SECONDS + 10)
             outcome.assert_complete()
             assert outcome.tentative > 0
-            assert outcome.longest_wait_us() < X_US + 200_000  # process & process: αX once, not once per node (T5)
+            assert outcome.longest_wait_us() < X_US + 200_000  # process & process: αX once, not once per node (T7)
 
 
 async def test_a_kill_inside_a_chain_is_masked(jump_clock: JumpClock) -> None:

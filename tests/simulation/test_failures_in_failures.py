@@ -232,7 +232,7 @@ def third(two: list[str]) -> str:
 
 @pytest.mark.parametrize("tentative", [False, True], ids=["from stable", "between diverged replicas"])
 def test_a_source_fails_during_a_switch(tentative: bool) -> None:
-    """Also where both producers have their own tentative results; then t_max decides (V3, F6)."""
+    """Also where both producers have their own tentative results; then t_max decides (V3, F1)."""
 
     async def script(cluster: FaultyCluster) -> None:
         await trio.sleep_until(2)

@@ -334,7 +334,7 @@ def test_full_nodes_are_relieved_on_request() -> None:
 
 @pytest.mark.parametrize("state", long_but([1e9], [1e9, 1e3]))
 def test_the_state_comes_from_where_it_is_sooner(state: float) -> None:
-    """A large one from the checkpoint that the target holds, a small one from the replica that runs (M7)."""
+    """A large one from the checkpoint that the target holds, a small one from the replica that runs (L4)."""
     plan, directory = two_units()
     directory = directory.with_role(PartitionId(UnitId("u1"), 0), NodeId("n1b"), Role.STANDBY)
     origin = "disk" if state > 1e6 else "n1a"
@@ -358,7 +358,7 @@ def test_the_state_comes_from_where_it_is_sooner(state: float) -> None:
 
 
 async def test_client_locates_partition_that_moved_in_its_absence(jump_clock: JumpClock) -> None:
-    """D5: it was cut off from all, and the only node that it knows is dead; any other process knows who serves."""
+    """D2: it was cut off from all, and the only node that it knows is dead; any other process knows who serves."""
     plan, directory = two_units()
     async with FaultyCluster(plan, directory) as cluster:
         with cluster.explain():

@@ -84,7 +84,7 @@ async def test_every_pair_of_policies_keeps_its_promise(
     assert outcome.tentative > 0
     assert outcome.undos > 0
     if failure is Policy.PROCESS and stabilization is not Policy.DELAY:
-        assert wait_us <= ALPHA_X_US + SLACK_US * depth  # αX once, not once per node (T5)
+        assert wait_us <= ALPHA_X_US + SLACK_US * depth  # αX once, not once per node (T7)
     assert wait_us <= depth * X_US + SLACK_US * depth
 
 

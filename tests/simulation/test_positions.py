@@ -326,7 +326,7 @@ async def test_an_unreachable_output_says_so_and_keeps_its_last_ids(jump_clock: 
                 await trio.sleep(3)
                 assert one.states() == {0: "unreachable"}
                 assert "refused" in one.said()["n1a at n1a:1"]
-                assert "serves none of it" in one.said()["source:a at source-a:1"]  # all are asked by now (D5)
+                assert "serves none of it" in one.said()["source:a at source-a:1"]  # all are asked by now (D2)
                 assert one.latest()[0] >= latest[0]
                 nursery.cancel_scope.cancel()
 

@@ -137,7 +137,7 @@ def stop_all(cluster: FaultyCluster) -> None:
 
 @pytest.mark.parametrize("reconcile", long_but(["undo"], ["checkpoint", "undo"]))
 async def test_a_stopped_cluster_continues_from_its_disks(jump_clock: JumpClock, reconcile: str) -> None:
-    """A5, A8: all replicas of all units stop at once; only the client has more than the disks."""
+    """A3, A8: all replicas of all units stop at once; only the client has more than the disks."""
     async with FaultyCluster(*make_plan(reconcile=reconcile, checkpoint=DISK)) as cluster:
         with cluster.explain():
             await cluster.start()

@@ -1,4 +1,4 @@
-"""More fails together than there is room for: what is worth most comes back first, the rest as nodes arrive (O1-O7)."""
+"""More fails together than there is room for: what is worth most comes back first, the rest as nodes arrive (O1-O6)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clusters whose sources delete the oldest part of their logs: nothing that is needed goes, whoever dies (E1 to E5)."""
+"""Clusters whose sources delete the oldest part of their logs: nothing that is needed goes, whoever dies (E1 to E4)."""
 
 from __future__ import annotations
 

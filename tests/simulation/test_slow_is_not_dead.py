@@ -95,7 +95,7 @@ def test_a_slow_client_does_not_delay_others(monkeypatch: pytest.MonkeyPatch, la
 
 
 def test_slow_client_blocks_sources_without_spilling(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A2, A7: full buffers block everything up to the sources; this is no failure, and nothing is lost."""
+    """A2, A9: full buffers block everything up to the sources; this is no failure, and nothing is lost."""
     monkeypatch.setattr(client, "WAITING_CHANGES", 20)
 
     async def script(cluster: FaultyCluster) -> None:

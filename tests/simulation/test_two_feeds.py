@@ -124,7 +124,7 @@ def test_a_client_of_an_only_replica_reads_fresh_results_first() -> None:
 
 
 def test_replicas_correct_in_turn_and_fresh_results_never_pause() -> None:
-    """K1 to K4, P1: never both at once, on any level; each correction is long enough to show a pause."""
+    """K1, K2, P1: never both at once, on any level; each correction is long enough to show a pause."""
     met = slowly_corrected(replicas=2)
     for level in range(1, DEPTH + 1):
         spans = [met.corrected(f"u{level}/0@n{level}{one}") for one in "ab"]

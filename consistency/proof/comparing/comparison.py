@@ -166,7 +166,7 @@ def late(received: DataFrame, parts: DataFrame) -> DataFrame:
 
 
 def belated(received: DataFrame, parts: DataFrame) -> DataFrame:
-    """Returns FLAWS of new stable tuples from below an earlier stable boundary (B2, B7)."""
+    """Returns FLAWS of new stable tuples from below an earlier stable boundary (B1, B7)."""
     from pyspark.sql import functions as F
 
     which = parts.where(is_belated()).select("partition", "sequence", "final_us", "passed_id")

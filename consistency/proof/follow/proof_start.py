@@ -1,4 +1,4 @@
-"""Finds where a proof can begin after ``retain`` deleted the beginning of logs or recordings (rules E1 to E6).
+"""Finds where a proof can begin after ``retain`` deleted the beginning of logs or recordings (rules E1 to E4).
 
 No deleted tuple has a larger time than ``KeptLog.until_us``.  So behind it, by the lookback of each stream
 (``margins``), and at a bucket, is a time T from which on everything is present: a proof at T equals one that earlier
@@ -214,7 +214,7 @@ def _channel(table: Table, partition: int, log: KeptLog, from_us: int) -> _Begun
     """Reads a recording until it is final up to T, or to its end."""
     at = _first(log)
     reader = RecordingOfChannel(table, partition, ChannelProgress(start=at, done=at), sorted_=True)
-    # E6: tentative results hold a segment, so none are open where the recording begins.
+    # E2: tentative results hold a segment, so none are open where the recording begins.
     track = ChannelTrack(passed_id=log.last_id, passed_us=log.until_us)
     ends, ahead, done, covered, at_us = {}, dict[int, tuple[RecordPlace, int]](), at, 0, 0
     wrong: list[Wrong] = []

@@ -77,7 +77,7 @@ def is_gap() -> Column:
 
 
 def is_belated() -> Column:
-    """Does it have a new stable tuple from below an earlier stable boundary (B2, B7)?"""
+    """Does it have a new stable tuple from below an earlier stable boundary (B1, B7)?"""
     from pyspark.sql import functions as F
 
     new = F.col("id") > F.coalesce("passed_id", F.lit(0))

@@ -153,7 +153,7 @@ class Balance:
 
     def ordered(self, order: MovePartition, move: Move) -> None:
         """Notes that an order of the balancer became a move."""
-        assert self._open is None, "L6: the balancer has one move under way"
+        assert self._open is None, "L5: the balancer has one move under way"
         self._open = order, move
 
     def refused(self, order: MovePartition, now: int) -> None:

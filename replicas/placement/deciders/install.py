@@ -53,7 +53,7 @@ class Goals:
     Attributes:
       chosen: standbys that are active replicas by plan (H7).
       coming: standbys that run because a partition moves there.
-      restoring: partitions that start there from the node's own checkpoint (M7).
+      restoring: partitions that start there from the node's own checkpoint (L4).
       leaving: source and target of a move that removes the source.
       held: lost partitions, each with the only node that may run it; None: it waits (O1).
     """
@@ -123,7 +123,7 @@ class InstallDecider:
             if chosen != progress.wanted:
                 progress.wanted, progress.wanted_at = chosen, now
             assert progress.wanted <= set(standbys), "H7: actives are standbys of the partition"
-            assert set(goals.coming.get(id, ())) <= set(standbys), "M2: a target is a standby until it follows"
+            assert set(goals.coming.get(id, ())) <= set(standbys), "D3: a target is a standby until it follows"
 
     # --- lost partitions ---
 

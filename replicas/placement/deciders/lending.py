@@ -1,7 +1,7 @@
 """Lends roles to nodes for a recovery, where nodes with a role have no room or are gone (rule O5).  Pure.
 
 A node that is to restore a partition without a role for it becomes its standby first, as the target of a move does
-(M2), and is ordered to run it when all producers know that.  When another node serves the partition and this node
+(D3), and is ordered to run it when all producers know that.  When another node serves the partition and this node
 stands by again, it loses the role.  A node that does not answer may still run the partition, and may be the only one
 with its state: it loses the role when another node is STABLE.
 """

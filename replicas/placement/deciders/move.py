@@ -107,7 +107,7 @@ class Move:
     @property
     def took_us(self) -> int:
         """Time since its first phase."""
-        assert self.began_us, "M8: a move that began knows when"
+        assert self.began_us, "L4: a move that began knows when"
         return max(self.began_us.values()) - min(self.began_us.values())
 
     @property

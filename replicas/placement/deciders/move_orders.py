@@ -1,4 +1,4 @@
-"""Orders to move: whether they can be carried out, their progress and their times (rules M1, M5, M8).  Pure."""
+"""Orders to move: whether they can be carried out, their progress and their times (rules M1, M5, L4).  Pure."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class MoveOrders:
             del self._moves[move.number]
 
     def expected_us(self, state_us: int, source: StateSource = StateSource.PARTNER) -> int:
-        """Predicts the time of a whole move from the latest moves (M8).
+        """Predicts the time of a whole move from the latest moves (L4).
 
         Their times are fitted by a line over the predicted times of their states: its slope is the error of these
         predictions, its offset the time of a move apart from its state, at first the least time of its phases.  The
@@ -130,7 +130,7 @@ class MoveOrders:
           state_us: predicted time for the state.
           source: source of the state.
         """
-        assert state_us >= 0, "M8: a state takes time"
+        assert state_us >= 0, "L4: a state takes time"
         ended = [m for m in self._moves.values() if m.phase is MovePhase.DONE and not m.interrupted]
         done = [m for m in ended if m.state_us is not None][-LEARNED:]
         if not done:

@@ -95,7 +95,7 @@ class Moves:
         return move.phase is MovePhase.LEAVE and move.source in self._states(move)
 
     def restoring(self) -> set[PartitionId]:
-        """Partitions that start from the target's own checkpoint (M7), until that fails."""
+        """Partitions that start from the target's own checkpoint (L4), until that fails."""
         return {
             move.partition
             for move in self.orders.open()
@@ -141,7 +141,7 @@ class Moves:
             if self._begun is None or self._begun[0] != move.number or before is MovePhase.WAIT:
                 self._begun = move.number, now
             change = self._go_on(move, now)
-            assert change is None or change.partition == move.partition, "M2: a move changes roles of its partition"
+            assert change is None or change.partition == move.partition, "M1: a move changes roles of its partition"
             if move.phase is not before:
                 move.began_us[move.phase] = wall_us
                 self._since = self._silent_since = self._unready_since = None

@@ -48,7 +48,7 @@ class ReplayDecider:
         """Orders, as the last resort, one replica of each upstream partition to replay, unless one has its beginning.
 
         None replays while a source does not answer or has a new log: the missing input could not be made again, and
-        the state would be lost too (S6).  Nor below a source whose log is truncated: its first rows may go (E5).
+        the state would be lost too (S6).  Nor below a source whose log is truncated: its first rows may go (H8).
         """
         read = {i.stream for i in self._plan.unit[id.unit].inputs}
         if any(

@@ -1,4 +1,4 @@
-"""Moves standbys to nodes whose load falls when their partition's load rises (rules L2, L3).  Pure."""
+"""Moves standbys to nodes whose load falls when their partition's load rises (rule L2).  Pure."""
 
 from __future__ import annotations
 

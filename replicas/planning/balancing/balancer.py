@@ -107,7 +107,7 @@ class Balancer:
         self._cluster.running[partition] = tuple(nodes)
 
     def rests(self, partition: PartitionId, now: int) -> None:
-        """Notes a move made by others: the partition stays there for a while (L7)."""
+        """Notes a move made by others: the partition stays there for a while (L5)."""
         self._cluster.moved_at[partition] = max(now, self._cluster.moved_at.get(partition, now))
 
     def stands_aside(self, node: NodeId, spare: bool) -> None:
@@ -250,15 +250,15 @@ class Balancer:
     def _check(self, order: MovePartition, now: int) -> None:
         """Asserts the invariants of an order."""
         target, hosts = self._cluster.nodes[order.target], self._cluster.running[order.partition]
-        assert self._order is None, "L7: one move at a time"
+        assert self._order is None, "L5: one move at a time"
         assert target.alive, "L5: a target answers"
         assert not target.spare, "L8: a target has joined"
         assert order.target != self._draining, "L8: nothing moves to who is leaving"
         assert order.source in hosts, "L5: who leaves runs it"
         assert order.target not in hosts, "L5: two replicas are on two nodes"
         assert self._fits(order, now), "L5: the target stays within its caps"
-        assert self._cluster.rested(order.partition, now), "L7: a partition rests where it was moved to"
-        assert self._refused(self._cluster.running, order.partition, order.target) is None, "L6: it keeps its X"
+        assert self._cluster.rested(order.partition, now), "L5: a partition rests where it was moved to"
+        assert self._refused(self._cluster.running, order.partition, order.target) is None, "M5: it keeps its X"
 
     def _fits(self, order: MovePartition, now: int) -> bool:
         """Has the target room below its caps for the partition?"""

@@ -1,4 +1,4 @@
-"""Sources with pushed rows: tasks and commits are repeated, and each row is logged once (rules W1 to W3)."""
+"""Sources with pushed rows: tasks and commits are repeated, and each row is logged once (rules W1 and W2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clusters whose sources and clients delete the oldest part of their logs (rules E1 to E6)."""
+"""Clusters whose sources and clients delete the oldest part of their logs (rules E1 to E4)."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ _LONG: Final = 1.25
 _LONGER: Final = 5.0
 #: Cost of a step per row or group held: a hundred of them take as long as 10 million on a real node.
 _STATE_NS: Final = (20_000, 100_000, 500_000)
-#: A new primary may die before its first checkpoint, and then needs a log from its beginning (E5).
+#: A new primary may die before its first checkpoint, and then needs a log from its beginning (H8).
 _WITHOUT_RETENTION: Final = frozenset((Feature.MOVES, Feature.SHORTAGE, Feature.JOINING, Feature.BALANCING))
 #: Features with a complete set of faults of their own.
 _OF_THEIR_OWN: Final = frozenset((Feature.LASTING_LINKS, Feature.OLD_CHECKPOINTS)) | SLOW

@@ -1,4 +1,4 @@
-"""When a query is recovered (rule O7)."""
+"""When a query is recovered (rule O2)."""
 
 from __future__ import annotations
 

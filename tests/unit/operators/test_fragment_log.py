@@ -132,7 +132,7 @@ SLIDING = Window(WindowKind.SLIDING, 30, 10)
 
 
 def test_cells_of_panes_that_have_passed_hold_no_replay() -> None:
-    """Their footprints are final (G3)."""
+    """Their footprints are final (G2)."""
     rows = tuples(SCHEMA, "3 a 1\n14 a 2\n25 a 4")
     run, added = run_to(sums(SLIDING), rows, 10, 20, 30)
     assert added == ["a(1,1)", "a(1,2)", "a(1,4)"]

@@ -309,7 +309,7 @@ class TestGoingTentative:
         assert world.states[-1] == "STABLE"
 
     def test_suspended_replica_is_stable_without_late_buckets(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Who reads it would wait for all that came in meanwhile (T6)."""
+        """Who reads it would wait for all that came in meanwhile (T3)."""
         monkeypatch.setattr(World, "slice_rows", 1)
         world = failing(World(failure=Policy.SUSPEND))
         assert world.run(130) == ""
@@ -429,7 +429,7 @@ class TestHoldingForACorrection:
 
 
 class TestOtherSettings:
-    """X, α and policies change while a replica runs (X2, X3)."""
+    """X, α and policies change while a replica runs (X1, X3)."""
 
     def test_a_waiting_bucket_is_released_after_the_new_x(self) -> None:
         world = failing(World())  # the first bucket began to wait at 100
@@ -1012,7 +1012,7 @@ class TestSlicesInPortions:
         assert most == FEW
 
     def test_suspended_replica_is_stable_without_late_buckets(self) -> None:
-        """T6: also where a slice of its backlog takes several steps."""
+        """T3: also where a slice of its backlog takes several steps."""
         world = stable_until_ten(with_windows(failure=Policy.SUSPEND))
         for begin in (10, 30):
             deliver_groups(world, begin, 110)

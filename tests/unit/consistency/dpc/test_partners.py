@@ -49,7 +49,7 @@ def test_grant_slower_than_request_interval_counts() -> None:
     assert [(a.partner, a.number) for a in asked if isinstance(a, Ask)] == [
         (one.granted(number), number) for number in (1, 2, 3, 4)
     ]
-    assert one.asked("n2", FAILING), "K3: all of them are void"
+    assert one.asked("n2", FAILING), "K1: all of them are void"
     assert not any(map(one.granted, (1, 2, 3, 4)))
 
 

@@ -1,4 +1,4 @@
-"""What is read and replayed after a crash, and what to rewrite (G3, G5, G7)."""
+"""What is read and replayed after a crash, and what to rewrite (G2, G5, G7)."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ async def test_tentative_results_hold_the_segment_in_which_they_began(autojump_c
 async def test_a_restart_with_only_tentative_results_has_its_position(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """E6: all stable ones are gone, and the undo has to name the last of them."""
+    """E2: all stable ones are gone, and the undo has to name the last of them."""
     storage = SimDisk()
     recorded(storage, STORY).close()
     recorder = recorded(storage := storage.restarted(), " ".join(f"T/{500 + n}b b{501 + n}" for n in range(20)))

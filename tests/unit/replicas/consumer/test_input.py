@@ -533,7 +533,7 @@ class TestCorrections:
         assert case.choose() == []
 
     def test_tuples_of_the_old_main_do_not_count_twice(self) -> None:
-        """F5, F6: the promoted feed fails again and sends tentative tuples of the same time."""
+        """F1, F5: the promoted feed fails again and sends tentative tuples of the same time."""
         case, main, corr = self.two_feeds()
         case.input.element(main, batch(Kind.TENTATIVE, 1, 41, 44), 0)
         case.input.element(corr, batch(Kind.STABLE, 1, 22), 0)
@@ -544,7 +544,7 @@ class TestCorrections:
         assert [c.rows.time.tolist() for c in case.port.tentative] in ([[41, 44], [45]], [[41, 44, 45]])
 
     def test_an_undo_on_corrections_removes_nothing(self) -> None:
-        """B5: it concerns only what that feed brought."""
+        """B4: it concerns only what that feed brought."""
         case, main, corr = self.two_feeds()
         case.input.element(main, batch(Kind.TENTATIVE, 1, 41, 44), 0)
         case.input.element(corr, Undo(0), 0)
@@ -685,7 +685,7 @@ class TestRules:
         assert case.port.position == 4
 
     def test_a_switch_sends_position_held_and_t_star(self) -> None:
-        """The subscription names the position, that tentative tuples follow it, and up to when they reach (F6)."""
+        """The subscription names the position, that tentative tuples follow it, and up to when they reach (F1)."""
         case = Case()
         generation = case.reading("r1", FAILING)
         case.input.element(generation, batch(Kind.STABLE, 1, 19), 0)

@@ -99,7 +99,7 @@ def setting(path: str, value: object) -> Callable[[Replica], None]:
         (setting("sunion.cursors", Cursors(live=END_OF_TIME, restart=0)), "U8: tainted in state"),
         (setting("partners._asked", dict.fromkeys(range(17), "n1b")), "K1: few requests are open"),
         (setting("partners._since", 1), "R3: a request is open in UP_FAILURE"),
-        (setting("sunion.inputs.0.tentative_frontier", 0), "B5: a stable boundary"),
+        (setting("sunion.inputs.0.tentative_frontier", 0), "B1: a stable boundary"),
         (setting("sunion.store.stable_bytes", 1), "B6: stable tuples are counted"),
         (setting("sunion.clocks._starts", [1, 2, 3]), "B3: each clock has a start"),
         (setting("sunion.inputs.0.stable.0.first_id", 99), "U10: ids ascend, up to the position"),

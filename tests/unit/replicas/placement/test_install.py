@@ -447,7 +447,7 @@ def test_replica_waiting_for_earlier_replay_is_not_stuck() -> None:
 
 
 def test_nothing_replays_from_log_that_may_lack_its_beginning() -> None:
-    """E5: who began anew would wait for rows that are gone."""
+    """H8: who began anew would wait for rows that are gone."""
     world = TwoDeep(Retain(for_us=1))
     world.coordination.heard(NodeId("n2a"), [], 0)
     assert [world.at(10 * n) for n in range(1, RECOVERY)] == [[]] * (RECOVERY - 1)

@@ -1,4 +1,4 @@
-"""Where checkpoints lie (rules L2, L3): the heuristic beside the best, relocations."""
+"""Where checkpoints lie (rule L2): the heuristic beside the best, relocations."""
 
 from __future__ import annotations
 

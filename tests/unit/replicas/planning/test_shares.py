@@ -1,4 +1,4 @@
-"""A move is refused where `spe check` would refuse what it leads to (rule L6)."""
+"""A move is refused where `spe check` would refuse what it leads to (rule M5)."""
 
 from __future__ import annotations
 

@@ -289,7 +289,7 @@ def test_a_restarted_replica_serves_the_installed_log() -> None:
 
 
 def test_live_resumed_during_corrections_sends_rec_done_first() -> None:
-    """R5: the partner is lost; corrections up to 20 stay, and later results are tentative, after a rec_done (V2)."""
+    """R5: the partner is lost; corrections up to 20 stay, and later results are tentative, after a rec_done (V1)."""
     one = failed_after_six()
     p = one.subscribe(6, 10)
     pulled(p)
@@ -720,7 +720,7 @@ def test_an_evicted_standby_returns_where_the_log_begins() -> None:
 
 
 def test_a_new_consumer_holds_the_log_before_it_is_heard() -> None:
-    """A6: a consumer is added to the set before its install begins."""
+    """D3: a consumer is added to the set before its install begins."""
     log = truncating(5, 5, 5, 5)
     log.set_consumers([*REPLICAS, "v/1@c"])
     log.acknowledge("client:desk", 5, 10)

@@ -1,4 +1,4 @@
-"""Late rows go to a sink of their own: each once, with its id in the log, wherever the source is killed (E7)."""
+"""Late rows go to a sink of their own: each once, with its id in the log, wherever the source is killed (E8)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The directory says who runs what, and where; the plan does not (D1)."""
+"""The directory says who runs what, and where; the plan does not (U11)."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_the_share_of_x_follows_the_directory() -> None:
 
 @pytest.mark.parametrize("long", [0, 1])
 def test_the_longest_way_through_a_node_divides_its_x(long: int) -> None:
-    """T5: of a unit's partitions on a node only one reads what that node makes."""
+    """T7: of a unit's partitions on a node only one reads what that node makes."""
     plan, directory = two_units()
     first, second = (replace(unit, partitions=2) for unit in plan.units)
     aligned = tuple(replace(i, producers=2, key=("n",), aligned=True) for i in second.inputs)

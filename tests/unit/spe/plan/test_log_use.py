@@ -1,4 +1,4 @@
-"""Rule G8: one operator with state on each path of a unit, and where to cut a fragment that has more."""
+"""Rule G4: one operator with state on each path of a unit, and where to cut a fragment that has more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Versions of the directory: what is sent comes back, and fits the configuration it began with (rules D1, D2)."""
+"""Versions of the directory: what is sent comes back, and fits the configuration it began with (rules U11, D2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A proof of a run whose logs have lost their beginning: from which tuple time on, and what is known there (E1 to E6).
+"""A proof of a run whose logs have lost their beginning: from which tuple time on, and what is known there (E1 to E4).
 
 Here without Spark, as in ``test_following``; what Spark says of the rest is in ``tests/spark/test_follow_kept.py``.
 """
