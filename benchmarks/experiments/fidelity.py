@@ -21,7 +21,7 @@ from replicas.planning.search import PlanningProblem
 from replicas.planning.topology import Topology
 from replicas.planning.trees import trees
 from replicas.reference import collect_rows, run_reference
-from replicas.source.proxy import Intake, reference_elements
+from replicas.source.reference_stream import Intake, reference_elements
 from spe.config import load_data
 from spe.config.document import parse
 from spe.problems import Problems

@@ -11,7 +11,7 @@ from replicas.connectors.sink import SinkCursor
 from replicas.connectors.sink_registry import open_sink
 from replicas.local.run_dir import load_target
 from replicas.reference import run_reference
-from replicas.source.proxy import Intake, reference_elements
+from replicas.source.reference_stream import Intake, reference_elements
 from spe.config import load_plan, missing_files
 from spe.connectors.declaration import STABLE
 from spe.errors import ConfigError, SpeError

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import PurePosixPath
 from typing import Final
@@ -18,12 +17,12 @@ import trio
 from replicas.connectors import Live, Replay, Resumable, RowChunk, open_reader
 from replicas.retention.archiving import OpenArchive
 from replicas.retention.holders import segment_bytes
-from replicas.source.admission import Admission, malformed_error
+from replicas.source.admission import Admission
 from replicas.source.history import TAIL_BYTES, SourceHistory
 from replicas.source.live_source import LivePlay
 from replicas.source.pacing import AtSpeed, pace_of
 from replicas.source.retention import NOTHING_HELD, Retained, SourceRetention
-from replicas.source.stamping import Stamper, admitted, peaks_of
+from replicas.source.stamping import peaks_of
 from replicas.source.writer import RECORD_ROWS_BYTES, Publish, SourceWriter
 from spe.errors import SpeError, leaves
 from spe.log import SEGMENT_BYTES, Record, SegmentedLog
@@ -35,7 +34,7 @@ from spe.plan.describe import show_duration
 from spe.plan.plan import Source
 from spe.runtime.env import Env
 from spe.status import SourceLogStatus
-from spe.stream.batch import Batch, Boundary, Element, Rows
+from spe.stream.batch import Batch, Element, Rows
 from spe.stream.names import Kind
 from spe.stream.strings import StringPool
 from spe.stream.times import BEFORE_TIME, END_OF_TIME, SECOND, floor_to, format_timestamp, saturating_add
@@ -45,8 +44,6 @@ _RELEASE_US: Final = 5_000
 #: Tuples that become due within this time are sent together, unless a boundary is due earlier: consumers wait for the
 #: boundary anyhow, and each message costs every consumer 50 to 100 µs.
 _TOGETHER_US: Final = 25_000
-#: Where a generator without a `start` begins in a reference: 2024-01-01, so that two references are equal.
-REFERENCE_START_US: Final = 1_704_067_200_000_000
 #: A replay whose first tuple is due later than this is reported, because the run looks stuck.
 _LONG_WAIT_US: Final = 10_000_000
 
@@ -102,8 +99,7 @@ class SourceProxy:
           SpeError: the log has a stream of another schema.
         """
         folder = folder if folder is not None else source_folder(source.stream)
-        base_id = read_kept(env.storage, folder).last_id
-        history = SourceHistory(source.schema, tail_bytes, base_id, env.clock.step_ns)
+        history = SourceHistory(source.schema, tail_bytes, read_kept(env.storage, folder).last_id, env.clock.step_ns)
         state = SourceState()
 
         def visit(record: Record) -> None:
@@ -112,22 +108,16 @@ class SourceProxy:
             history.add(state, record.position, None)
 
         read_identity(env.storage, folder)  # before a new log is made
-        log = await SegmentedLog.open(
-            env.storage, folder, visit, segment_bytes=segment_bytes(source.retain, SEGMENT_BYTES)
-        )
+        size = segment_bytes(source.retain, SEGMENT_BYTES)
+        log = await SegmentedLog.open(env.storage, folder, visit, segment_bytes=size)
         identity = await identify(env.storage, folder, env.random, signature)
         await _check_schema(env, source, folder)
         writer = SourceWriter(env, source, log, state, history)
         if state.begun_us == BEFORE_TIME and begun_us is not None:
             writer.begun_us = begun_us
-        if source.live or state.bound_us >= END_OF_TIME:
-            history.frontier_us = state.bound_us
-        else:  # a replay may have leased a whole gap; the pace knows the place in it
-            implied_us = floor_to(saturating_add(state.max_event_us, -source.disorder_us), source.boundary_us)
-            history.frontier_us = min(implied_us, state.bound_us)
-        env.trace.event(
-            "source_opened", stream=source.stream, last_id=state.last_id, epoch=log.epoch, identity=identity
-        )
+        history.frontier_us = _promised_us(source, state)
+        last_id, epoch = state.last_id, log.epoch
+        env.trace.event("source_opened", stream=source.stream, last_id=last_id, epoch=epoch, identity=identity)
         return cls(env, source, log, writer, identity)
 
     @property
@@ -429,6 +419,15 @@ class SourceProxy:
         return self._admission.check(chunk, self._writer.now_us(), ahead_us).in_dictionary(self._pool.current())
 
 
+def _promised_us(source: Source, state: SourceState) -> int:
+    """Returns the boundary up to which a log was certainly sent."""
+    if source.live or state.bound_us >= END_OF_TIME:
+        return state.bound_us
+    # A replay may have leased a whole gap; the pace knows the place in it.
+    implied_us = floor_to(saturating_add(state.max_event_us, -source.disorder_us), source.boundary_us)
+    return min(implied_us, state.bound_us)
+
+
 async def _check_schema(env: Env, source: Source, folder: PurePosixPath) -> None:
     """Raises SpeError: the log was written with another schema."""
     path = folder / "schema.json"
@@ -442,73 +441,3 @@ async def _check_schema(env: Env, source: Source, folder: PurePosixPath) -> None
         raise SpeError(f"{path}: expected the schema of the log as JSON: {error}") from None
     if stored != wanted:
         raise SpeError(f"{folder}: the log holds {stored}; the configuration says {wanted}")
-
-
-@dataclass
-class Intake:
-    """Counts of the rows of an input.
-
-    Attributes:
-      rows: rows read, including malformed and refused ones.
-      first_malformed: ``line N: reason``; "" if there is none.
-      late_by_us: as in :class:`Stamper`.
-    """
-
-    rows: int = 0
-    malformed: int = 0
-    first_malformed: str = ""
-    refused: int = 0
-    late: int = 0
-    late_by_us: int = 0
-
-    @property
-    def lost(self) -> bool:
-        """Whether there were rows, and none of them was taken."""
-        return 0 < self.rows == self.malformed + self.refused
-
-    def took(self, chunk: RowChunk, refused: int, stamper: Stamper) -> None:
-        """Counts a chunk as it came from the reader."""
-        self.rows += len(chunk) + len(chunk.malformed)
-        self.malformed += len(chunk.malformed)
-        if chunk.malformed and not self.first_malformed:
-            self.first_malformed = f"line {chunk.malformed[0].line}: {chunk.malformed[0].reason}"
-        self.refused += refused
-        self.late, self.late_by_us = stamper.late_count, stamper.late_by_us
-
-
-def reference_elements(source: Source, intake: Intake | None = None) -> Iterator[Element]:
-    """Yields the stream of a replayed source at full speed, without log, network or clock, stamped as in a live run.
-
-    A generator without a `start` begins at REFERENCE_START_US; in a run it begins when it is started.
-
-    Args:
-      intake: takes the counts.
-
-    Raises:
-      SpeError: the source is live, or its stamps depend on the clock: its stream is in its log only (read_source_log).
-        Or a row is malformed and the configuration says ``on_malformed: stop``; the rows before it have been yielded.
-    """
-    reader = open_reader(source, REFERENCE_START_US)
-    if not isinstance(reader, Replay):
-        raise SpeError(f"source {source.stream} is live: its stream is in its log only")
-    stamper = Stamper(disorder_us=source.disorder_us, boundary_us=source.boundary_us)
-    pool = StringPool()
-    bound = BEFORE_TIME
-    for chunk in reader.chunks(0):
-        stops = bool(chunk.malformed) and source.on_malformed == "stop"
-        if stops:
-            chunk = chunk.before_malformed()
-        if chunk.events is None:
-            raise SpeError(f"source {source.stream} is stamped by arrival: its stream is in its log only")
-        mask = admitted(chunk.events, 0, None)
-        taken = (chunk if mask is None else chunk.select(mask)).in_dictionary(pool.current())
-        if len(taken) and taken.events is not None:
-            yield stamper.stamp(taken.events, taken.columns)
-            if stamper.bound_us > bound:
-                bound = stamper.bound_us
-                yield Boundary(Kind.STABLE, bound, stamper.last_id)
-        if intake is not None:
-            intake.took(chunk, len(chunk) - len(taken), stamper)
-        if stops:
-            raise malformed_error(source, chunk.malformed[0])
-    yield Boundary(Kind.STABLE, END_OF_TIME, stamper.last_id)

@@ -6,17 +6,16 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path as FilePath
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from spe.config.accuracy import read_accuracy
+from spe.config.clients import read_bounds, read_clients
 from spe.config.deployment import (
     CoordinatorModel,
     LimitsModel,
     MetricsModel,
     SecurityModel,
     TimingModel,
-    read_bounds,
-    read_clients,
     read_defaults,
     read_fragments,
     read_nodes,
@@ -198,9 +197,6 @@ def _deployed(data: Any, folder: FilePath, home: FilePath, problems: Problems) -
         what = "is empty" if data is None else "is no mapping"
         problems.add((), f"{what}; expected sections, at least sources and query: NAME: {{…}}")
         return None
-    for key in data:
-        if key not in SECTIONS:
-            problems.add((key,), f"unknown section{did_you_mean(str(key), SECTIONS)}; expected {one_of(SECTIONS)}")
     _check_names(data, problems)
     sources, schemas, addresses = _sources(data.get("sources"), folder, problems)
     specs = read_operators(data.get("query"), problems)
@@ -212,16 +208,12 @@ def _deployed(data: Any, folder: FilePath, home: FilePath, problems: Problems) -
     fragments = read_fragments(data.get("fragments"), defaults, problems)
     nodes = read_nodes(data.get("nodes"), defaults, _most_replicas(fragments), problems)
     clients = read_clients(data.get("clients"), outputs, list(specs), folder, problems)
-    timing = validated(TimingModel, data.get("timing") or {}, ("timing",), problems)
-    limits = validated(LimitsModel, data.get("limits") or {}, ("limits",), problems)
-    security = validated(SecurityModel, data.get("security") or {}, ("security",), problems)
-    metrics = validated(MetricsModel, data.get("metrics") or {}, ("metrics",), problems)
-    coordinator = validated(CoordinatorModel, data.get("coordinator") or {}, ("coordinator",), problems)
+    settings = _settings(data, problems)
     recovery = read_recovery(data.get("recovery"), outputs, problems)
     made = {name: operator.schema for name, operator in typed.items()}
     accuracy = read_accuracy(data.get("accuracy"), outputs, made, problems)
     cluster, bucket = _cluster(data, problems), _bucket(data, problems)
-    if problems or timing is None or limits is None or security is None or metrics is None or coordinator is None:
+    if problems or settings is None:
         if _all_read(data.get("fragments"), fragments) and specs:
             check_cover(list(specs), fragments, problems)
             place(fragments, usable(nodes), problems)
@@ -236,19 +228,40 @@ def _deployed(data: Any, folder: FilePath, home: FilePath, problems: Problems) -
         sources,
         clients,
         fragments,
-        timing.timing(),
-        limits.limits(),
-        security.security(home),
+        settings.timing.timing(),
+        settings.limits.limits(),
+        settings.security.security(home),
         accuracy,
-        replace(coordinator.settings(), configured="coordinator" in data),
+        replace(settings.coordinator.settings(), configured="coordinator" in data),
         recovery,
         addresses,
         None if defaults.checkpoint is None else defaults.checkpoint.log(),
-        metrics.metrics() if "metrics" in data else None,
+        settings.metrics.metrics() if "metrics" in data else None,
         bounds,
         frozenset(n for n in nodes if _says_x(data.get("nodes"), n)),
     )
     return deploy(query, deployment, problems)
+
+
+class _Settings(NamedTuple):
+    """The sections of single settings."""
+
+    timing: TimingModel
+    limits: LimitsModel
+    security: SecurityModel
+    metrics: MetricsModel
+    coordinator: CoordinatorModel
+
+
+def _settings(data: Mapping[str, Any], problems: Problems) -> _Settings | None:
+    timing = validated(TimingModel, data.get("timing") or {}, ("timing",), problems)
+    limits = validated(LimitsModel, data.get("limits") or {}, ("limits",), problems)
+    security = validated(SecurityModel, data.get("security") or {}, ("security",), problems)
+    metrics = validated(MetricsModel, data.get("metrics") or {}, ("metrics",), problems)
+    coordinator = validated(CoordinatorModel, data.get("coordinator") or {}, ("coordinator",), problems)
+    if timing is None or limits is None or security is None or metrics is None or coordinator is None:
+        return None
+    return _Settings(timing, limits, security, metrics, coordinator)
 
 
 def _says_x(section: Any, node: NodeId) -> bool:
@@ -258,6 +271,9 @@ def _says_x(section: Any, node: NodeId) -> bool:
 
 
 def _check_names(data: Mapping[str, Any], problems: Problems) -> None:
+    for key in data:
+        if key not in SECTIONS:
+            problems.add((key,), f"unknown section{did_you_mean(str(key), SECTIONS)}; expected {one_of(SECTIONS)}")
     for section in ("sources", "query", "fragments", "nodes", "clients"):
         for at, name in _names(data.get(section)):
             if wrong := _wrong_name(str(name)):

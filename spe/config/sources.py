@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import BeforeValidator, Field, create_model, model_validator
 
+from spe.config.clients import SinkModel
 from spe.config.connectors import with_installed
-from spe.config.deployment import SinkModel
 from spe.config.retention import RetainModel
 from spe.config.validate import validated
 from spe.connectors import READERS, find_reader

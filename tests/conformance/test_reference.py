@@ -11,7 +11,7 @@ import pytest
 
 from consistency.comparison import ChannelRows
 from replicas.reference import STEP_ROWS, reference_rows
-from replicas.source.proxy import reference_elements
+from replicas.source.reference_stream import reference_elements
 from spe.config import load_plan_data, load_plan_text, missing_files
 from spe.plan.plan import Plan
 from spe.stream.batch import Batch, Boundary, Element, concat_rows

@@ -17,7 +17,7 @@ from replicas.simulation.features.rejecting_operators import with_rejections
 from replicas.simulation.scenarios.feature_set import Feature, Features
 from replicas.simulation.scenarios.query_options import with_options
 from replicas.simulation.scenarios.topologies import random_configuration, with_long_windows
-from replicas.source.proxy import reference_elements
+from replicas.source.reference_stream import reference_elements
 from spe.config import load_data
 from tests.support.distribution import Situations
 from tests.support.rows_compared import row_differences

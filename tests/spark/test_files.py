@@ -17,7 +17,7 @@ from consistency.proof.storage.files import TRUE_ROWS, TruthFiles, footers, loca
 from consistency.proof.storage.local import LocalTables
 from consistency.proof.storage.tables import MadeByTasks
 from consistency.proof.truth import Truth, TruthNetwork, truth
-from replicas.source.proxy import Intake, reference_elements
+from replicas.source.reference_stream import Intake, reference_elements
 from spe.config import load_plan_data
 from spe.errors import SpeError
 from spe.stream.names import StreamId

@@ -20,7 +20,7 @@ from consistency.proof.truth import TruthNetwork
 from operators.aggregate.custom import Aggregator
 from operators.custom import CustomOperator
 from replicas.simulation.scenarios.topologies import random_configuration
-from replicas.source.proxy import Intake, reference_elements
+from replicas.source.reference_stream import Intake, reference_elements
 from replicas.source.stamping import Stamper
 from spe.config import load_plan_data
 from spe.stream import text_size

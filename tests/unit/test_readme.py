@@ -21,7 +21,7 @@ from replicas.cli.app import app
 from replicas.faults.model import load_faults_text
 from replicas.reference import reference_rows
 from replicas.simulation.world.clock import JumpClock
-from replicas.source.proxy import reference_elements
+from replicas.source.reference_stream import reference_elements
 from replicas.testing import OperatorHarness
 from spe.config import load_plan, load_plan_text, load_text
 from spe.errors import ConfigError

@@ -10,7 +10,7 @@ import pytest
 
 from replicas.connectors.formats.csv import CsvReplay
 from replicas.connectors.reader import RowChunk
-from replicas.source.proxy import reference_elements
+from replicas.source.reference_stream import reference_elements
 from replicas.testing import PromiseBroken, check_reader
 from spe.config import load_data
 from spe.stream.batch import Batch

@@ -16,7 +16,8 @@ import trio.testing
 from replicas.connectors import Live, RowChunk
 from replicas.simulation.world.disk import SimDisk
 from replicas.source.history import SourceHistory
-from replicas.source.proxy import REFERENCE_START_US, SourceProxy, reference_elements
+from replicas.source.proxy import SourceProxy
+from replicas.source.reference_stream import REFERENCE_START_US, reference_elements
 from spe.errors import LogCorrupt, LogError, SpeError
 from spe.log import read_log
 from spe.log import segmented as log_module

@@ -18,7 +18,7 @@ from operators import build
 from replicas.connectors import KINDS
 from replicas.connectors.sink_registry import KINDS as SINK_KINDS
 from replicas.reference import reference_rows
-from replicas.source.proxy import reference_elements
+from replicas.source.reference_stream import reference_elements
 from spe.config import load_data, load_plan_text, load_text
 from spe.connectors import READERS, SINKS
 from spe.connectors.declaration import CURRENT, OPTIONS, Reader, SinkDeclaration
