@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Final, NoReturn
-
-import numpy as np
+from typing import Final, NoReturn
 
 from spe.errors import ExpressionError
 from spe.expressions import functions
-from spe.expressions.functions import FUNCTIONS, INSTEAD, INT_TO_FLOAT, OPERATORS, Row
-from spe.expressions.generate import generate
+from spe.expressions.building import BOOL, INT, STRING, TIMESTAMP, NodeBuilder, hull
+from spe.expressions.functions import FUNCTIONS, INSTEAD, OPERATORS, Row
 from spe.expressions.syntax import Call, Cast, Interval, Name, Syntax, Value
 from spe.expressions.texts import Like
-from spe.expressions.tree import Apply, Attr, Bounds, Const, Form, Function, Special, TypedExpression, constant, null
+from spe.expressions.tree import Attr, Const, Form, Function, TypedExpression, constant, null
 from spe.problems import did_you_mean
-from spe.stream.batch import Column
 from spe.stream.schema import AttributeType, Schema
 
-INT, FLOAT, BOOL = AttributeType.INT64, AttributeType.FLOAT64, AttributeType.BOOL
-STRING, TIMESTAMP = AttributeType.STRING, AttributeType.TIMESTAMP
-
 _INT32: Final = (-(2**31), 2**31 - 1)
-#: Longer lists of numbers are searched, shorter ones compared one by one.
-_FEW: Final = 4
 
 
 def check(syntax: Syntax, text: str, schema: Schema) -> TypedExpression:
@@ -41,9 +33,11 @@ def check(syntax: Syntax, text: str, schema: Schema) -> TypedExpression:
     return node
 
 
-class _Checker:
+class _Checker(NodeBuilder):
+    """Reads the syntax of one expression."""
+
     def __init__(self, text: str, schema: Schema) -> None:
-        self._text = text
+        super().__init__(text)
         self._schema = schema
 
     def node(self, syntax: Syntax) -> TypedExpression:
@@ -60,9 +54,6 @@ class _Checker:
             return self._function(syntax)
         result: TypedExpression = form(syntax)
         return result
-
-    def _fail(self, position: int, message: str, hint: str = "") -> NoReturn:
-        raise ExpressionError(self._text, position, message, hint)
 
     # Names, literals, casts.
 
@@ -97,60 +88,6 @@ class _Checker:
         if function is None:
             self._fail(syntax.position, f"a {argument.type} cannot be cast to {target}", "CAST to BIGINT first")
         return self._apply(function, target, [argument], syntax.position)
-
-    # Building nodes.
-
-    def _apply(
-        self,
-        function: Function,
-        type_: AttributeType,
-        arguments: Sequence[TypedExpression],
-        position: int,
-        bounds: Bounds = None,
-    ) -> TypedExpression:
-        if any(isinstance(a, Const) and a.value is None for a in arguments):
-            return constant(None, type_, position)
-        nullable = function.partial or any(a.nullable for a in arguments)
-        return self._folded(Apply(type_, nullable, position, bounds, function, tuple(arguments)), arguments)
-
-    def _special(
-        self,
-        form: Form,
-        type_: AttributeType,
-        arguments: Sequence[TypedExpression],
-        position: int,
-        *,
-        nullable: bool,
-        bounds: Bounds = None,
-    ) -> TypedExpression:
-        return self._folded(Special(type_, nullable, position, bounds, form, tuple(arguments)), arguments)
-
-    def _folded(self, node: TypedExpression, arguments: Sequence[TypedExpression]) -> TypedExpression:
-        """Computes a node of literals only, by the same operations as on a column."""
-        if not all(isinstance(a, Const) for a in arguments):
-            return node
-        with np.errstate(all="ignore"):
-            values, valid, dictionary = generate(node, nulls=True, columnar=True).run((), 1)
-        value = Column(np.asarray(values, node.type.dtype), valid, dictionary).to_list()[0]
-        return constant(value, node.type, node.position, node.bounds)
-
-    def _unified(self, nodes: Sequence[TypedExpression], position: int, what: str) -> list[TypedExpression]:
-        """Converts nodes to one type: NULL takes the others' type, integers among floats become floats."""
-        types = {n.type for n in nodes if not (isinstance(n, Const) and n.untyped)}
-        if types == {INT, FLOAT}:
-            return [self._as(n, FLOAT) for n in nodes]
-        if len(types) > 1:
-            names = " and ".join(sorted(types))
-            hint = "write TIMESTAMP '…'" if types == {STRING, TIMESTAMP} else "convert one with CAST(… AS …)"
-            self._fail(position, f"{what} of {names}", hint)
-        return [self._as(n, t) for t in types for n in nodes] or list(nodes)
-
-    def _as(self, node: TypedExpression, type_: AttributeType) -> TypedExpression:
-        if isinstance(node, Const) and node.untyped:
-            return constant(None, type_, node.position)
-        if node.type is INT and type_ is FLOAT:
-            return self._apply(INT_TO_FLOAT, FLOAT, [node], node.position)
-        return node
 
     def _bool(self, syntax: Syntax, what: str) -> TypedExpression:
         node = self._as(self.node(syntax), BOOL)
@@ -232,17 +169,6 @@ class _Checker:
         left, right = (self._bool(a, name) for a in syntax.arguments)
         return self._logic(Form.AND if syntax.name == "and" else Form.OR, left, right, syntax.position)
 
-    def _logic(self, form: Form, left: TypedExpression, right: TypedExpression, position: int) -> TypedExpression:
-        """Makes AND or OR; a literal that is not NULL decides alone, or has no effect."""
-        deciding = form is Form.OR
-        for literal, other in ((left, right), (right, left)):
-            if isinstance(literal, Const) and literal.value is not None:
-                return literal if literal.value is deciding else other
-        return self._special(form, BOOL, [left, right], position, nullable=left.nullable or right.nullable)
-
-    def _not(self, node: TypedExpression, position: int) -> TypedExpression:
-        return self._apply(functions.NOT, BOOL, [node], position)
-
     def _form_not(self, syntax: Call) -> TypedExpression:
         return self._not(self._bool(syntax.arguments[0], "NOT"), syntax.position)
 
@@ -258,35 +184,6 @@ class _Checker:
     def _form_compare(self, syntax: Call) -> TypedExpression:
         left, right = (self.node(a) for a in syntax.arguments)
         return self._compared(syntax.name, left, right, syntax.position)
-
-    def _compared(self, operator: str, left: TypedExpression, right: TypedExpression, position: int) -> TypedExpression:
-        left, right = self._unified([left, right], position, "a comparison")
-        if operator == "<>":
-            return self._not(self._compared("=", left, right, position), position)
-        if operator in (">", ">="):
-            left, right, operator = right, left, {">": "<", ">=": "<="}[operator]
-        if operator == "<=>":
-            return self._same(left, right, position)
-        if left.type is STRING and operator == "=":
-            if isinstance(left, Const):
-                left, right = right, left
-            return self._comparison(Form.TEXT_EQUAL, left, right, position)
-        if left.type is FLOAT:
-            return self._comparison(_FLOAT_FORMS[operator], left, right, position)
-        text = left.type is STRING
-        return self._apply((_TEXT_FUNCTIONS if text else _PLAIN_FUNCTIONS)[operator], BOOL, [left, right], position)
-
-    def _comparison(self, form: Form, left: TypedExpression, right: TypedExpression, position: int) -> TypedExpression:
-        if any(isinstance(a, Const) and a.value is None for a in (left, right)):
-            return constant(None, BOOL, position)
-        return self._special(form, BOOL, [left, right], position, nullable=left.nullable or right.nullable)
-
-    def _same(self, left: TypedExpression, right: TypedExpression, position: int) -> TypedExpression:
-        for literal, other in ((left, right), (right, left)):
-            if isinstance(literal, Const) and literal.value is None:
-                return self._special(Form.IS_NULL, BOOL, [other], position, nullable=False)
-        equal = self._compared("=", left, right, position)
-        return self._special(Form.SAME, BOOL, [left, right, equal], position, nullable=False)
 
     def _form_between(self, syntax: Call) -> TypedExpression:
         value, low, high = self._unified([self.node(a) for a in syntax.arguments], syntax.position, "BETWEEN")
@@ -306,20 +203,6 @@ class _Checker:
             return result
         unknown = constant(None, BOOL, syntax.position)
         return self._logic(Form.OR, result, unknown, syntax.position)
-
-    def _among(self, value: TypedExpression, listed: Sequence[Const], position: int) -> TypedExpression:
-        """Makes ``value IN (…)``, as comparisons or a search."""
-        values = [c.value for c in listed]
-        if value.type is STRING and len(values) != 1:
-            return self._apply(Function("in", text=frozenset(values).__contains__), BOOL, [value], position)
-        if value.type is not STRING and len(values) > _FEW and all(v == v for v in values):
-            wanted = np.array(values, value.type.dtype)
-            return self._apply(Function("in", columns=lambda v: np.isin(v, wanted)), BOOL, [value], position)
-        result: TypedExpression = constant(False, BOOL, position)
-        for i, item in enumerate(listed):
-            equal = self._compared("=", value, item, position)
-            result = equal if i == 0 else self._logic(Form.OR, result, equal, position)
-        return result
 
     def _form_like(self, syntax: Call) -> TypedExpression:
         value, pattern, escape = (self.node(a) for a in syntax.arguments)
@@ -351,30 +234,10 @@ class _Checker:
         values = self._unified([self.node(b) for b in branches], syntax.position, f"{syntax.name.upper()} gives values")
         return self._chosen(conditions, values, syntax.position)
 
-    def _chosen(
-        self, conditions: Sequence[TypedExpression], values: Sequence[TypedExpression], position: int
-    ) -> TypedExpression:
-        """Makes CASE without branches that literals decide."""
-        parts: list[TypedExpression] = []
-        otherwise = values[-1]
-        for condition, value in zip(conditions, values):
-            if not isinstance(condition, Const):
-                parts += [condition, value]
-            elif condition.value:
-                otherwise = value
-                break
-        if not parts:
-            return dataclasses.replace(otherwise, bounds=_hull(values))
-        if isinstance(otherwise, Const) and otherwise.untyped:
-            return otherwise  # every branch is NULL
-        nullable = any(v.nullable for v in (*parts[1::2], otherwise))
-        type_ = otherwise.type
-        return self._special(Form.CASE, type_, [*parts, otherwise], position, nullable=nullable, bounds=_hull(values))
-
     def _form_coalesce(self, syntax: Call) -> TypedExpression:
         self._count(syntax, 1, 2 if syntax.name in ("nvl", "ifnull") else None)
         nodes = self._unified([self.node(a) for a in syntax.arguments], syntax.position, "COALESCE")
-        bounds = _hull(nodes)
+        bounds = hull(nodes)
         parts: list[TypedExpression] = []
         for node in nodes:
             if not (isinstance(node, Const) and node.value is None):
@@ -414,16 +277,7 @@ class _Checker:
             form = Form.GREATEST if name == "GREATEST" else Form.LEAST
             nullable = result.nullable and node.nullable
             result = self._special(form, node.type, [result, node], syntax.position, nullable=nullable)
-        return dataclasses.replace(result, bounds=_hull(nodes))
-
-    def _extreme(self, left: TypedExpression, right: TypedExpression, largest: bool, position: int) -> TypedExpression:
-        """Makes CASE WHEN left IS NULL OR left < right THEN right ELSE left END; with > for the smaller."""
-        beaten = self._compared("<" if largest else ">", left, right, position)
-        if left.nullable:
-            absent = self._special(Form.IS_NULL, BOOL, [left], position, nullable=False)
-            beaten = self._logic(Form.OR, absent, beaten, position)
-        nullable = left.nullable and right.nullable
-        return dataclasses.replace(self._chosen([beaten], [right, left], position), nullable=nullable)
+        return dataclasses.replace(result, bounds=hull(nodes))
 
     def _count(self, syntax: Call, low: int, high: int | None) -> None:
         count = len(syntax.arguments)
@@ -432,17 +286,6 @@ class _Checker:
             self._fail(syntax.position, f"{syntax.name} takes {expected} arguments, got {count}")
 
 
-def _hull(nodes: Sequence[TypedExpression]) -> Bounds:
-    """Bounds of a value that is one of several: 32 bits only if all have them."""
-    known: list[Any] = [n.bounds for n in nodes if not (isinstance(n, Const) and n.value is None)]
-    if not known or any(b is None for b in known):
-        return None
-    return min(b[0] for b in known), max(b[1] for b in known)
-
-
-_FLOAT_FORMS: Final = {"=": Form.FLOAT_EQUAL, "<": Form.FLOAT_LESS, "<=": Form.FLOAT_LESS_EQUAL}
-_PLAIN_FUNCTIONS: Final = {"=": functions.EQUAL, "<": functions.LESS, "<=": functions.LESS_EQUAL}
-_TEXT_FUNCTIONS: Final = {"<": functions.TEXT_LESS, "<=": functions.TEXT_LESS_EQUAL}
 #: Name of a special form -> name of the method that checks it.
 _FORMS: Final = {
     "and": "logic", "or": "logic", "not": "not", "is null": "is_null", "isnull": "is_null", "isnotnull": "is_null",
