@@ -14,21 +14,21 @@ from typing import Final
 
 import trio
 
+from replicas.client.greeter import UNANSWERED, Greeter
 from replicas.consumer.feed import Action
 from replicas.consumer.heartbeats import ACKS_MAX
 from replicas.consumer.input import Input
 from replicas.consumer.upstream import Upstream
-from replicas.link.connection import Identity, dial
+from replicas.link.connection import Identity
 from replicas.link.directory import DirectoryKeeper
 from replicas.link.signal import Signal
-from spe.errors import LinkBroken, LinkClosed, OtherOrigin, PeerRefused, RemoteProtocolError, SpeError
+from spe.errors import OtherOrigin, SpeError
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.runtime.env import Env
 from spe.stream.ids import Channel
 from spe.stream.names import NodeState, StreamId
-from spe.stream.times import BEFORE_TIME
-from spe.wire.messages import Ack, HeartbeatAnswer, OtherLog, OutputStatus, Subscribe, Subscribed, Truncated
+from spe.wire.messages import Ack, HeartbeatAnswer, OtherLog, OutputStatus, Subscribed, Truncated
 
 #: Time limit, seconds, for a conflict with another process that acknowledges for the client: at the start, to allow for
 #: the end of a predecessor, and later, for a second process that tries to take over.
@@ -94,6 +94,7 @@ class OutputPositions:
         #: A partition has had no producer for a while.
         self._unserved = False
         self._me = Identity("client", self.name, max(env.clock.wall_us(), after + 1), token)
+        self._greeter = Greeter(env, plan, self._me)
         self._keeper = DirectoryKeeper(env, directory, self._me)
         self._upstream = Upstream(
             env,
@@ -265,12 +266,8 @@ class OutputPositions:
         gone: dict[str, int] = {}
         foreign = ""
         addresses = self.directory.producer_addresses(self._plan, channel)
-        for peer, address in addresses.items():
-            try:
-                answer = await self._greeting(peer, address, channel, position, known)
-            except (LinkBroken, LinkClosed, PeerRefused, RemoteProtocolError) as error:
-                self._env.trace.event("origin_not_learnt", producer=peer, channel=str(channel), why=str(error))
-                continue
+        answers = await self._greeter.answers(addresses, channel, position, known)
+        for peer, answer in answers.items():
             if isinstance(answer, Subscribed) and answer.origin:
                 self._origins[channel.partition] = answer.origin
                 self._gone_us.pop(channel.partition, None)
@@ -295,32 +292,6 @@ class OutputPositions:
             f" at id {min(gone.values())}{others}; start from the checkpoint that goes on there, or use another name"
         )
 
-    async def _greeting(self, peer: str, address: str, channel: Channel, position: int, known: str) -> object:
-        """Returns the answer to a subscription that is ended at once."""
-        connection, _ = await dial(self._env, self._plan, self._me, peer, address)
-        try:
-            with trio.move_on_after(self._plan.timing.connect_us / 1e6):
-                await connection.send(
-                    Subscribe(
-                        stream=channel.stream,
-                        partition=channel.partition,
-                        consumer=self.name,
-                        mode="corrections",
-                        position=position,
-                        frontier=BEFORE_TIME,
-                        held=False,
-                        t_star=BEFORE_TIME,
-                        substream_index=0,
-                        substream_count=1,
-                        origin=known,
-                    )
-                )
-                return await connection.receive_message()
-            raise LinkBroken(f"{peer} did not answer the subscription")
-        finally:
-            with trio.CancelScope(shield=True):
-                await connection.aclose()
-
     async def _compare_origins(self) -> None:
         """Asks each new producer whether it continues the tuples held; only then it gets acknowledgements."""
         while True:
@@ -339,8 +310,8 @@ class OutputPositions:
         p = channel.partition
         begun = self._lives.get(peer, 0)
         try:
-            answer = await self._greeting(peer, address, channel, self.committed.get(p, 0), known)
-        except (LinkBroken, LinkClosed, PeerRefused, RemoteProtocolError):
+            answer = await self._greeter.ask(peer, address, channel, self.committed.get(p, 0), known)
+        except UNANSWERED:
             return
         if self._lives.get(peer, 0) != begun:
             return  # it was lost during the question: the next process there is asked again

@@ -146,7 +146,7 @@ class Balancer:
     def full(self, node: NodeId, hosted: Iterable[PartitionId], now: int) -> str | None:
         """Returns why a node has no room below its caps for these partitions; None if it has, as far as known."""
         known = [load for p in hosted if (load := self._cluster.load(p, now)) is not None]
-        return self._beyond(node, sum(load.cpu for load in known), sum(load.memory for load in known))
+        return self._cluster.over(node, sum(load.cpu for load in known), sum(load.memory for load in known))
 
     def predicted(self, partition: PartitionId, target: NodeId, now: int) -> PredictedMove | RefusedMove | None:
         """Predicts the duration of a move that is wanted for other reasons; None: not all loads are known."""
@@ -256,35 +256,15 @@ class Balancer:
         assert order.target != self._draining, "L8: nothing moves to who is leaving"
         assert order.source in hosts, "L5: who leaves runs it"
         assert order.target not in hosts, "L5: two replicas are on two nodes"
-        assert self._fits(order, now), "L5: the target stays within its caps"
+        assert self._cluster.fits(order.partition, order.target, now), "L5: the target stays within its caps"
         assert self._cluster.rested(order.partition, now), "L5: a partition rests where it was moved to"
         assert self._refused(self._cluster.running, order.partition, order.target) is None, "M5: it keeps its X"
-
-    def _fits(self, order: MovePartition, now: int) -> bool:
-        """Has the target room below its caps for the partition?"""
-        load, room = self._cluster.load(order.partition, now), self._cluster.nodes[order.target].room
-        assert load is not None, "L4: what has no known load is not ordered"
-        cpu, memory = self._cluster.need(order.target, now)
-        cap = self._settings.cap + 2 * _LITTLE
-        return (not load.cpu or cpu + load.cpu <= cap * room.capacity) and (
-            not load.memory or memory + load.memory <= cap * room.memory
-        )
 
     # --- for people ---
 
     def _described(self, full: list[NodeId], now: int) -> str:
         """Describes how full the nodes beyond a cap are."""
-        return ", ".join(filter(None, (self._beyond(node, *self._cluster.need(node, now)) for node in full)))
-
-    def _beyond(self, node: NodeId, cpu: float, memory: float) -> str | None:
-        """Describes the part of a need beyond the caps of a node; None where nothing is."""
-        room, cap = self._cluster.nodes[node].room, self._settings.cap
-        texts = []
-        if cpu > cap * room.capacity:
-            texts.append(f"{node} needs {cpu:.2f} of {cap * room.capacity:.2f} cores")
-        if memory > cap * room.memory:
-            texts.append(f"{node} needs {memory / 1e6:.0f} of {cap * room.memory / 1e6:.0f} MB")
-        return ", ".join(texts) or None
+        return ", ".join(filter(None, (self._cluster.over(node, *self._cluster.need(node, now)) for node in full)))
 
     def _complaints(self, full: list[NodeId], now: int) -> list[StillFull]:
         """Reports nodes that stay full, once; not while a partition of theirs rests, for it may still move."""

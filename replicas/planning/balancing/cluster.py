@@ -207,6 +207,26 @@ class BalancedCluster:
         problem = self._problem(members, now, seconds=False)
         return {members[at] for at in problem.beyond(problem.home)}
 
+    def over(self, node: NodeId, cpu: float, memory: float) -> str | None:
+        """Describes the part of a need beyond the caps of a node; None where nothing is."""
+        room, cap = self.nodes[node].room, self._settings.cap
+        texts = []
+        if cpu > cap * room.capacity:
+            texts.append(f"{node} needs {cpu:.2f} of {cap * room.capacity:.2f} cores")
+        if memory > cap * room.memory:
+            texts.append(f"{node} needs {memory / 1e6:.0f} of {cap * room.memory / 1e6:.0f} MB")
+        return ", ".join(texts) or None
+
+    def fits(self, partition: PartitionId, target: NodeId, now: int) -> bool:
+        """Has a node room below its caps for a further partition?"""
+        load, room = self.load(partition, now), self.nodes[target].room
+        assert load is not None, "L4: what has no known load is not ordered"
+        cpu, memory = self.need(target, now)
+        cap = self._settings.cap + 2 * _LITTLE
+        return (not load.cpu or cpu + load.cpu <= cap * room.capacity) and (
+            not load.memory or memory + load.memory <= cap * room.memory
+        )
+
     def idle(self, now: int) -> bool:
         """Is the load of all members together below ``idle``?"""
         members = self.members()

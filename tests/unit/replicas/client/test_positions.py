@@ -29,7 +29,7 @@ class World:
         plan, directory = make_plan()
         self.meanwhile: Callable[[], None] = lambda: None
         self.positions = OutputPositions(source_env(), plan, directory, "c", StreamId("s1"))
-        self.positions._greeting = self._greeting  # type: ignore[method-assign]
+        self.positions._greeter.ask = self._greeting  # type: ignore[method-assign]
         self.answers(STABLE, 7)
         self.positions.acknowledge({0: 7}, {0: ORIGIN})
 
