@@ -208,7 +208,7 @@ class _Writer:
         self._acknowledge(state)
 
     async def _write(self, waiting: UnwrittenSlice) -> None:
-        host, side, stored, hosting = self._host, self._side, self._kept, self._hosting
+        side, stored, hosting = self._side, self._kept, self._hosting
         self._pauses.left_out()
         if (state := stored.state) is None or (state.lacks and not waiting.slice.made.complete):
             return
@@ -233,8 +233,19 @@ class _Writer:
             waiting.origins,
             self._meter.learnt,
         )
+        if not await self._is_written(new, state):
+            return
+        side.written(waiting, has_output=released is not None, all_anew=anew)
+        if stored.log is not None and (anew or slice.made.complete):
+            self._output_bytes = stored.log.written_bytes
+        self._unsynced = True
+        self._measure(waiting, state)
+
+    async def _is_written(self, new: StableSlice, state: StateLog) -> bool:
+        """Writes a slice; False: it was refused, which is reported."""
+        host = self._host
         try:
-            written, why = await state.write(new), stored.trouble
+            written, why = await state.write(new), self._kept.trouble
         except LocalProtocolError as error:  # of a user's operator
             written, why = False, str(error)
             if host.say_once("log_slice_refused"):
@@ -246,13 +257,8 @@ class _Writer:
                 )
         if not written:
             self._pauses.refused()
-            hosting.env.trace.event("log_slice_refused", replica=host.name, end=slice.end, why=why)
-            return
-        side.written(waiting, has_output=released is not None, all_anew=anew)
-        if stored.log is not None and (anew or slice.made.complete):
-            self._output_bytes = stored.log.written_bytes
-        self._unsynced = True
-        self._measure(waiting, state)
+            self._hosting.env.trace.event("log_slice_refused", replica=host.name, end=new.end, why=why)
+        return written
 
     def _output_holds(self, state: StateLog, waiting: UnwrittenSlice) -> bool:
         """Is much of the log kept only for output that an absent consumer has not acknowledged?

@@ -163,7 +163,14 @@ class ReplicaRecovery:
         )
         if unknown and waited < self._plan.timing.request_us:
             return None
-        if self._backs and self.stored is None:
+        if self.stored is None:
+            return self._step_without_own(now, waited)
+        patient = waited < self._plan.timing.request_us
+        return Own.STORED if self._upstream_has_what_follows(patient=patient) else None
+
+    def _step_without_own(self, now: int, waited: int) -> str | Own | None:
+        """Returns the standby to ask, or nothing to start from; no running partner can give a snapshot."""
+        if self._backs:
             unheard, holders = self._other_standbys()
             if unheard and waited < self._plan.timing.request_us:
                 return None
@@ -171,14 +178,11 @@ class ReplicaRecovery:
                 return holder
             if holders and self._holders.asking_for(now) < self._node.x_us:
                 return None
-        helpers = () if self._backs else self.standbys
-        helped = any(states.get(n) is NodeState.RECOVERING for n in helpers)
-        if helped and self.stored is None and waited < 4 * self._node.x_us:
+        elif waited < 4 * self._node.x_us and any(
+            self._partners.told.get(n) is NodeState.RECOVERING for n in self.standbys
+        ):
             return None  # a standby restores from a checkpoint, which is faster than from nothing
-        patience = self._node.x_us if self.stored is None else self._plan.timing.request_us
-        if not self._upstream_has_what_follows(patient=waited < patience):
-            return None
-        return Own.NOTHING if self.stored is None else Own.STORED
+        return Own.NOTHING if self._upstream_has_what_follows(patient=waited < self._node.x_us) else None
 
     @property
     def _begins_with_own(self) -> bool:

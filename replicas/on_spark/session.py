@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from spe.errors import SpeError
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
+    from pyspark import SparkConf, SparkContext
 
 #: Settings that a run needs, unless its user has others.
 _DEFAULTS: Final = {
@@ -104,19 +104,7 @@ def open_spark(app: str, master: str | None, conf: Mapping[str, str]) -> Iterato
     with _home_of_local_cluster(url):
         try:
             SparkContext._ensure_initialized()  # otherwise settings of spark-submit and of files are missing
-            known = SparkConf()
-            known.setAppName(app)
-            known.set("spark.ui.showConsoleProgress", "false")  # Spark itself sets it, so it is never missing
-            for name, value in _DEFAULTS.items():
-                known.setIfMissing(name, value)
-            for name, value in conf.items():
-                known.set(name, value)
-            if url:
-                known.setMaster(url)
-            else:
-                check_master(known.get("spark.master") or "")
-            check_settings(dict(known.getAll()))
-            context = SparkContext(conf=known)
+            context = SparkContext(conf=_with_settings(SparkConf(), app, url, conf))
         except (PySparkException, Py4JError, OSError, ValueError) as error:
             raise SpeError(f"Spark does not start: {essence(error)}") from error
         try:
@@ -124,6 +112,22 @@ def open_spark(app: str, master: str | None, conf: Mapping[str, str]) -> Iterato
         finally:
             with suppress(Exception):  # it may be gone
                 context.stop()
+
+
+def _with_settings(known: SparkConf, app: str, url: str, conf: Mapping[str, str]) -> SparkConf:
+    """Adds our settings to those of spark-submit and of files.  Raises SpeError: a setting or the master is refused."""
+    known.setAppName(app)
+    known.set("spark.ui.showConsoleProgress", "false")  # Spark itself sets it, so it is never missing
+    for name, value in _DEFAULTS.items():
+        known.setIfMissing(name, value)
+    for name, value in conf.items():
+        known.set(name, value)
+    if url:
+        known.setMaster(url)
+    else:
+        check_master(known.get("spark.master") or "")
+    check_settings(dict(known.getAll()))
+    return known
 
 
 def _prepare_environment() -> None:

@@ -42,14 +42,7 @@ def topology_of(
     Raises:
       ConfigError: rates of unknown names, or too many or few of them.
     """
-    known = [*map(str, plan.sources), *(str(u.id) for u in plan.units)]
-    problems = [
-        f"rates: there is no source or unit {n!r}{did_you_mean(n, known)}; expected {one_of(known)}"
-        for n in rates
-        if n not in known
-    ]
-    if problems:
-        raise ConfigError(problems)
+    _check_names(plan, rates)
     specs = [
         OperatorDescription(str(name), 1, {}, rates=rates.get(str(name), [_rate(source.reader)]), fails=False)
         for name, source in plan.sources.items()
@@ -57,11 +50,7 @@ def topology_of(
     read_by_clients = {s for client in directory.clients.values() for s in client.reads}
     wanted = read_by_clients or set(plan.query.outputs)
     for unit in plan.units:
-        makers: dict[str, Partitioning] = {}
-        for i in unit.inputs:
-            maker = str(plan.producer[i.stream].id) if i.stream in plan.producer else str(i.stream)
-            kind = i.partitioning(unit.partitions)
-            makers[maker] = kind if makers.get(maker, kind) is kind else Partitioning.FULL
+        makers = _makers(plan, unit)
         specs.append(
             OperatorDescription(
                 str(unit.id),
@@ -75,6 +64,27 @@ def topology_of(
             )
         )
     return Topology(specs)
+
+
+def _check_names(plan: Plan, rates: Mapping[str, Sequence[float]]) -> None:
+    known = [*map(str, plan.sources), *(str(u.id) for u in plan.units)]
+    problems = [
+        f"rates: there is no source or unit {n!r}{did_you_mean(n, known)}; expected {one_of(known)}"
+        for n in rates
+        if n not in known
+    ]
+    if problems:
+        raise ConfigError(problems)
+
+
+def _makers(plan: Plan, unit: Unit) -> dict[str, Partitioning]:
+    """Returns the sources and units that a unit reads, and how their partitions meet its own."""
+    makers: dict[str, Partitioning] = {}
+    for i in unit.inputs:
+        maker = str(plan.producer[i.stream].id) if i.stream in plan.producer else str(i.stream)
+        kind = i.partitioning(unit.partitions)
+        makers[maker] = kind if makers.get(maker, kind) is kind else Partitioning.FULL
+    return makers
 
 
 def _alone(directory: Directory, unit: Unit) -> list[bool]:

@@ -180,12 +180,7 @@ class ElementDecoder:
             return None
         joined = self._joined(bodies, counts)
         if bound > BEFORE_TIME:
-            starts = [0, *accumulate(counts[:-1])]
-            if joined.span()[0]:
-                lowest = joined.time.take(starts)
-            else:
-                lowest = np.minimum.reduceat(joined.time, starts)
-            for place, low, floor in zip(places, lowest.tolist(), floors, strict=True):
+            for place, low, floor in zip(places, _lowest(joined, counts), floors, strict=True):
                 if low < floor:  # a tuple below a boundary before it: the consumer handles that, so the run ends here
                     return self._run(frames[:place], start)
         batch = Batch(Kind.STABLE, first, position, None, joined)
@@ -217,7 +212,8 @@ class ElementDecoder:
         _check_span(rows)
         return rows
 
-    def _batch(self, body: Buffer) -> Batch:
+    def _header(self, body: Buffer) -> tuple[int, int, int, int, int, int]:
+        """Returns kind, flags, number of rows, the ids covered, and which columns have masks, all checked."""
         layout = self._layout
         size = len(body)
         if size < layout.header:
@@ -234,8 +230,12 @@ class ElementDecoder:
         if size != layout.size(n, flags, nulls.bit_count()):
             expected = layout.size(n, flags, nulls.bit_count())
             raise RemoteProtocolError(f"BATCH: {n} rows need {expected} bytes, got {size}")
+        return kind, flags, n, from_id, upto_id, nulls
+
+    def _batch(self, body: Buffer) -> Batch:
+        kind, flags, n, from_id, upto_id, nulls = self._header(body)
         words = np.frombuffer(body, INT64)
-        at = layout.header // 8
+        at = self._layout.header // 8
         time = t_max = words[at : at + n]
         at += n
         if flags & FLAG_T_MAX:
@@ -252,7 +252,7 @@ class ElementDecoder:
         floats = words.view(FLOAT64) if self._has_floats else words
         dictionary = self._table.dictionary() if self._has_codes else None
         columns = []
-        for form, _, bit in layout.columns:
+        for form, _, bit in self._layout.columns:
             valid = None
             if nulls & bit:
                 valid = _bits(body, at, n)
@@ -273,6 +273,14 @@ class ElementDecoder:
         rows = Rows(time, t_max, tuple(columns))
         _check_span(rows)
         return Batch(_KINDS[kind], from_id, upto_id, ids, rows)
+
+
+def _lowest(joined: Rows, counts: Sequence[int]) -> list[int]:
+    """Returns the least time of each of the batches that were joined."""
+    starts = [0, *accumulate(counts[:-1])]
+    lowest: Int64Array = joined.time.take(starts) if joined.span()[0] else np.minimum.reduceat(joined.time, starts)
+    times: list[int] = lowest.tolist()
+    return times
 
 
 def _bits(body: Buffer, at: int, n: int) -> BoolArray:
