@@ -20,6 +20,7 @@ from typing import Final
 
 import trio
 
+from replicas.client.lookout import Lookout
 from replicas.client.view import ClientPort, StableView
 from replicas.consumer.feed import Action
 from replicas.consumer.input import Input, choose_among
@@ -110,7 +111,6 @@ class Client:
         #: Limits acknowledgements: stable tuples up to this id are on disk, where a kill cannot lose them.
         self.safe: Callable[[Channel], int] | None = None
         self._ended: set[Channel] = set()
-        self._unserved = False
         if channels is None:
             channels = [Channel(s, p) for s in self.plan.reads for p in range(plan.partitions_of(s))]
         self.channels = tuple(channels)
@@ -133,6 +133,7 @@ class Client:
         self._announced = announced
         self._upstream = Upstream(env, plan, self.keeper, heard=self._heard, other_message=self._other_message)
         self._upstream.add(self)
+        self.lookout = Lookout(env, plan, self.keeper, self.channels, self._served, self._upstream.watch)
         self.keeper.on_change(self._redirect)
 
     def goes_on(self, channel: Channel, position: int, frontier: int, origin: str) -> None:
@@ -152,42 +153,21 @@ class Client:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Maintains the connections until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._look_around)
-            await self._upstream.run(self.peers(), task_status=task_status)
+            nursery.start_soon(self.lookout.run)
+            await self._upstream.run(self.lookout.peers(), task_status=task_status)
 
     def unreachable(self) -> dict[str, UnreachedStatus]:
         """Processes that do not answer, with the reasons."""
         return self._upstream.unreachable()
 
-    def peers(self) -> dict[str, str]:
-        """Address of every process that makes the streams; of all processes, while an input has no producer.
-
-        Partitions may have moved to unknown places, and any process has the newest directory (D2).
-        """
-        directory = self.keeper.current
-        producers = (directory.producer_addresses(self._plan, channel) for channel in self.channels)
-        others = directory.addresses() if self._unserved else {}
-        return others | {name: address for addresses in producers for name, address in addresses.items()}
-
-    async def _look_around(self) -> None:
-        """Asks the other processes, too, after an input has had no producer for a while."""
-        clock, timing = self._env.clock, self._plan.timing
-        since: int | None = None
-        while True:
-            await clock.sleep(timing.heartbeat_us / 1e6)
-            if all(input.main is not None or input.channel in self._ended for input in self.inputs):
-                since = None
-            elif since is None:
-                since = clock.monotonic_us()
-            unserved = since is not None and clock.monotonic_us() - since >= timing.gone_us()
-            if unserved != self._unserved:
-                self._unserved = unserved
-                self._upstream.watch(self.peers())
+    def _served(self) -> bool:
+        """Returns whether every input has a producer, or its stream has ended."""
+        return all(input.main is not None or input.channel in self._ended for input in self.inputs)
 
     def _redirect(self, directory: Directory) -> None:
         """Adopts another directory."""
         self._announcements.directory = directory
-        self._upstream.redirect(directory, self.peers())
+        self._upstream.redirect(directory, self.lookout.peers())
 
     def _heard(self, peer: str, answer: HeartbeatAnswer) -> None:
         if answer.guest and self._acknowledges and not self._unknown_to:

@@ -15,6 +15,7 @@ from typing import Final
 import trio
 
 from replicas.client.greeter import UNANSWERED, Greeter
+from replicas.client.lookout import Lookout
 from replicas.consumer.feed import Action
 from replicas.consumer.heartbeats import ACKS_MAX
 from replicas.consumer.input import Input
@@ -91,8 +92,6 @@ class OutputPositions:
         #: Heartbeats on the connection to each peer, and how many of them were answered.
         self._sent: Counter[str] = Counter()
         self._answers: Counter[str] = Counter()
-        #: A partition has had no producer for a while.
-        self._unserved = False
         self._me = Identity("client", self.name, max(env.clock.wall_us(), after + 1), token)
         self._greeter = Greeter(env, plan, self._me)
         self._keeper = DirectoryKeeper(env, directory, self._me)
@@ -106,7 +105,8 @@ class OutputPositions:
             other_message=_ignore,
         )
         self._upstream.add(self)
-        self._keeper.on_change(lambda directory: self._upstream.redirect(directory, self.peers()))
+        self.lookout = Lookout(env, plan, self._keeper, self.channels, self._served, self._upstream.watch)
+        self._keeper.on_change(lambda directory: self._upstream.redirect(directory, self.lookout.peers()))
 
     @property
     def incarnation(self) -> int:
@@ -118,19 +118,10 @@ class OutputPositions:
         """The newest known directory."""
         return self._keeper.current
 
-    def peers(self) -> dict[str, str]:
-        """Address of every process that makes the output; of all processes, while a partition has no producer.
-
-        Partitions may have moved to unknown places, and any process has the newest directory (D2).
-        """
-        addresses = (self.directory.producer_addresses(self._plan, channel) for channel in self.channels)
-        others = self.directory.addresses() if self._unserved else {}
-        return others | {name: address for some in addresses for name, address in some.items()}
-
     def said(self) -> dict[str, str]:
         """Returns the states of the partitions at each possible producer, or why it does not answer."""
         errors, texts = self._upstream.unreachable(), {}
-        for name, address in self.peers().items():
+        for name, address in self.lookout.peers().items():
             states = [f"{self.channels[p]} {s[name].state.name}" for p, s in self._said.items() if name in s]
             silent = errors[name].why if name in errors else "serves none of it"
             texts[f"{name} at {address}"] = ", ".join(states) or silent
@@ -139,22 +130,9 @@ class OutputPositions:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Sends heartbeats until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._look_around)
+            nursery.start_soon(self.lookout.run)
             nursery.start_soon(self._compare_origins)
-            await self._upstream.run(self.peers(), task_status=task_status)
-
-    async def _look_around(self) -> None:
-        """Asks the other processes, too, after a partition has had no producer for a while."""
-        clock, timing = self._env.clock, self._plan.timing
-        served = clock.monotonic_us()
-        while True:
-            await clock.sleep(timing.heartbeat_us / 1e6)
-            if self._served():
-                served = clock.monotonic_us()
-            unserved = clock.monotonic_us() - served >= timing.gone_us()
-            if unserved != self._unserved:
-                self._unserved = unserved
-                self._upstream.watch(self.peers())
+            await self._upstream.run(self.lookout.peers(), task_status=task_status)
 
     def _served(self) -> bool:
         """Returns whether some replica of every partition answers and serves it."""

@@ -88,7 +88,7 @@ def connect(
         target = _target(config, f"client:{client or READER}", env)
         plan = target.plan
         reader = _client(target, client, start, streams, target.token if token is None else token)
-        peers = reader.peers()
+        peers = reader.lookout.peers()
         check_all_addressed("the configuration" if isinstance(config, Deployed) else str(config), peers)
         await _someone_answers(target.env, plan, reader.me, peers, wait_s)
         async with running(reader):

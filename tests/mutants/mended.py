@@ -20,7 +20,7 @@ from consistency.dpc.stabilization import Stabilization
 from consistency.dpc.taint import Taint
 from consistency.dpc.unit_run import UnitRun
 from operators.sunion.clocks import ArrivalClocks
-from replicas.client.client import Client
+from replicas.client.lookout import Lookout
 from replicas.consumer.input import Input
 from replicas.consumer.selection import ProducerSelector
 from replicas.consumer.upstream import Upstream
@@ -318,7 +318,7 @@ edited(
 edited(
     "only-known-producers-are-asked",
     "a client whose producers are out of reach never hears that its partition has moved (D2)",
-    Edit(Client, "_look_around", "if unserved != self._unserved:", "if False:"),
+    Edit(Lookout, "run", "if unserved != self._unserved:", "if False:"),
 )
 edited(
     "a-role-never-heard-of-serves",

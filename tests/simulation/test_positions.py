@@ -161,7 +161,7 @@ async def test_a_query_that_knows_no_host_of_its_output_finds_it(jump_clock: Jum
                 await nursery.start(one.run)
                 with trio.fail_after(10):
                     await one.heard_of_all()
-                await until(lambda: set(one.peers()) == {"n2c"}, within_s=5)
+                await until(lambda: set(one.lookout.peers()) == {"n2c"}, within_s=5)
                 assert one.states() == {0: "STABLE"}
                 nursery.cancel_scope.cancel()
 
