@@ -91,8 +91,8 @@ def push(*writers: str) -> Options:
 
 
 def _without_none(**options: Any) -> Options:
-    """Returns the options that are set; the others keep the configuration's defaults."""
-    return {k: v for k, v in options.items() if v is not None}
+    """Returns the options that are set, as plain data; the others keep the configuration's defaults."""
+    return {k: _plain(v) for k, v in options.items() if v is not None}
 
 
 def _names(streams: Sequence[Stream | str]) -> list[str]:
@@ -162,19 +162,19 @@ class Environment:
     ) -> Stream:
         """Adds a source; ``reader`` is made by :func:`generator`, :func:`csv` and so on."""
         options = _without_none(
-            schema=None if schema is None else dict(schema),
+            schema=schema,
             time=time,
             disorder=disorder,
             boundary=boundary,
-            replay=None if replay is None else dict(replay),
+            replay=replay,
             on_malformed=on_malformed,
             address=address,
             ahead=ahead,
             watermark=watermark,
-            idle=idle if idle is None or isinstance(idle, str) else dict(idle),
-            retain=None if retain is None else dict(retain),
-            late=None if late is None else dict(late),
-            rejected=None if rejected is None else dict(rejected),
+            idle=idle,
+            retain=retain,
+            late=late,
+            rejected=rejected,
         )
         self._sources[self._new("sources", name)] = {**options, "from": dict(reader)}
         return Stream(self, name)
@@ -232,12 +232,10 @@ class Environment:
         checkpoint: str | Mapping[str, Any] | None = None,
     ) -> Environment:
         """Adds a fragment: operators that run together; without fragments all do."""
-        placed = _without_none(replicas=_plain(replicas), standby=_plain(standby), checkpoint=_plain(checkpoint))
-        self._fragments[name] = {
-            "operators": _names(operators),
-            **_without_none(key=_plain(key), partitions=partitions),
-            **placed,
-        }
+        options = _without_none(
+            key=key, partitions=partitions, replicas=replicas, standby=standby, checkpoint=checkpoint
+        )
+        self._fragments[name] = {"operators": _names(operators), **options}
         self._written("fragments", name)
         return self
 
@@ -260,9 +258,9 @@ class Environment:
             address=address,
             x=x,
             alpha=alpha,
-            policy=_plain(policy),
+            policy=policy,
             reconcile=reconcile,
-            checkpoint=_plain(checkpoint),
+            checkpoint=checkpoint,
             spare=spare,
             capacity=capacity,
             memory=memory,
@@ -280,7 +278,7 @@ class Environment:
         """Adds a client; without any, one reads all outputs.  ``external``: a program of yours, such as Spark."""
         self._clients[name] = _without_none(
             reads=None if reads is None else _names(reads),
-            sinks=[dict(s) for s in sinks] or None,
+            sinks=sinks or None,
             external=external or None,
         )
         self._written("clients", name)
@@ -448,13 +446,13 @@ class Stream:
         """Joins pairs of equal keys ``within`` a time interval, or in the same ``window``."""
         options = _without_none(
             kind=kind,
-            on=_plain(on),
-            window=_plain(window),
-            within=_plain(within),
+            on=on,
+            window=window,
+            within=within,
             left_time=left_time,
             right_time=right_time,
             where=where,
-            prefix=_plain(prefix),
+            prefix=prefix,
         )
         return self.environment.operator(name, "join", {"left": self.name, "right": _names([other])[0], **options})
 
@@ -475,7 +473,7 @@ class Stream:
         self, path: str, *others: Stream | str, arguments: Mapping[str, Any] | None = None, name: str | None = None
     ) -> Stream:
         """Applies a user-defined operator, ``module:Class``, to this stream and others."""
-        body = {"class": path, "from": [self.name, *_names(others)], **_without_none(arguments=_plain(arguments))}
+        body = {"class": path, "from": [self.name, *_names(others)], **_without_none(arguments=arguments)}
         return self.environment.operator(name, "custom", body)
 
     def on_error(self, what: str) -> Stream:
@@ -533,11 +531,7 @@ class Windowed:
 
     def aggregate(self, name: str | None = None, /, **compute: str) -> Stream:
         """Makes one tuple per group and window: ``n="count(*)"``, ``total="sum(price)"``."""
-        body = {
-            "from": self.stream.name,
-            "window": dict(self.over),
-            **_without_none(group_by=dict(self.group_by) or None),
-        }
+        body = {"from": self.stream.name, **_without_none(window=self.over, group_by=self.group_by or None)}
         return self.stream.environment.operator(name, "aggregate", {**body, "compute": compute})
 
     def top_k(
@@ -568,7 +562,7 @@ def _top_k(
     name: str | None,
 ) -> Stream:
     options = _without_none(
-        partition_by=partition_by or None, window=_plain(window), with_ties=with_ties or None, rank_as=rank_as
+        partition_by=partition_by or None, window=window, with_ties=with_ties or None, rank_as=rank_as
     )
     body = {"from": stream.name, "k": k, "order_by": _plain(order_by), **options}
     return stream.environment.operator(name, "topk", body)
