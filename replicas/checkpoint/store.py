@@ -133,6 +133,7 @@ class CheckpointStore:
         """Removes files in a thread, because a disk may take a while to free the space of a large file."""
         for name in names:
             self._env.storage.remove(self.folder / name)
+            self._refused.discard(name)  # where all are gone, names begin anew
 
     def _names(self) -> list[str]:
         """Returns the names of the files, oldest first."""

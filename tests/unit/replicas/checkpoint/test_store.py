@@ -113,6 +113,20 @@ async def test_damaged_checkpoint_is_not_one_of_the_two_stored() -> None:
     assert disk.names() == ["000000000001.checkpoint", "000000000003.checkpoint"]
 
 
+async def test_a_number_of_a_damaged_checkpoint_can_be_used_again() -> None:
+    """All files went, as where a log takes over, so the next checkpoint has the name of the damaged one."""
+    disk = Disk()
+    await disk.write(snapshot(1))
+    disk.storage = disk.storage.with_file(FOLDER / "000000000001.checkpoint", b"damaged")
+    store = disk.store()
+    assert await store.newest() is None
+    await store.forget()
+    await store.write(encode_snapshot(disk.plan, REPLICA.of, snapshot(2)))
+    newest = await store.newest()
+    assert newest is not None
+    assert newest["positions"] == [2]
+
+
 def test_every_flipped_bit_and_truncation_is_detected() -> None:
     plan = make_plan().plan
     data = encode_snapshot(plan, REPLICA.of, snapshot(7))
