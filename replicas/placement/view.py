@@ -133,7 +133,8 @@ class ClusterView:
         """Notes that a process does not answer any more."""
         self.alive.discard(process)
         self._held.pop(process, None)
-        self.logs.pop(StreamId(process.removeprefix("source:")), None)
+        if process.startswith("source:"):
+            self.logs.pop(StreamId(process.removeprefix("source:")), None)
         if process not in self.runs and process not in self.directory.nodes:
             return
         node = NodeId(process)

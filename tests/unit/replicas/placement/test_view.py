@@ -8,9 +8,10 @@ from replicas.placement.view import ClusterView
 from replicas.planning.load import SAMPLE_US, LoadSample
 from spe.plan.directory import Version
 from spe.stream.ids import PartitionId
-from spe.stream.names import NodeId, UnitId
-from spe.wire.messages import HeartbeatAnswer, Load
+from spe.stream.names import NodeId, NodeState, UnitId
+from spe.wire.messages import HeartbeatAnswer, Load, OutputStatus
 from tests.simulation.test_cluster import make_plan
+from tests.support.placement_world import answer as made_answer
 
 A, B, ELSEWHERE = NodeId("n1a"), NodeId("n1b"), NodeId("n9")
 PARTITION = PartitionId(UnitId("u1"), 0)
@@ -75,3 +76,15 @@ def test_a_process_behind_the_directory_is_named() -> None:
     assert view.behind([A, B, "source:s0"]) == [A], "who does not answer is not waited for"
     assert view.know(PARTITION, B)
     assert not view.know(PARTITION, A)
+
+def output(state: NodeState = NodeState.STABLE, *, stream: str = "s1", **other: object) -> OutputStatus:
+    return OutputStatus(stream, 0, state, False, 9, 90, 0, 1, 0.0)._replace(**other)
+
+
+def test_a_lost_node_with_the_name_of_a_source_is_not_that() -> None:
+    """H8: the source answers, and its log is the one that all would replay from."""
+    view = cluster_view()
+    view.heard(A, answer(), 10)
+    view.heard(f"source:{A}", made_answer([output(stream=A, origin="x")]), 10)
+    view.lost(A, 20)
+    assert view.logs == {A: "x"}
