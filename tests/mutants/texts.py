@@ -1,53 +1,21 @@
 """Mistakes as changes of source text, for code that no patch of a running engine reaches.
 
-Each names its file and a text that occurs there once, so it survives code that moves within the file; a test checks
-that.  ``MUTANT=NAME pytest -p tests.mutants.changed TESTS`` plays one, ``make mutants`` all.
+``MUTANT=NAME pytest -p tests.mutants.changed TESTS`` plays one, ``make mutants`` all.
 This module imports nothing of the engine: the text changes as the engine is imported.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
-ROOT: Final = Path(__file__).parents[2]
+from tests.mutants.core_texts import CORE
+from tests.mutants.text_mutant import ROOT, TextMutant
 
+__all__ = ["ROOT", "TEXTS", "TextMutant"]
 
-@dataclass(frozen=True)
-class TextMutant:
-    """A mistake.
-
-    Attributes:
-      mistake: what it does wrong, and the rule that it breaks.
-      path: the changed file.
-      old: text that occurs once in it.
-      new: its replacement.
-      tests: those that must fail, as pytest names them.
-      equivalent: why no test can fail; "" if one does.
-    """
-
-    mistake: str
-    path: str
-    old: str
-    new: str
-    tests: tuple[str, ...] = ()
-    equivalent: str = ""
-
-    def changed(self) -> str:
-        """The source with the mistake.
-
-        Raises:
-          ValueError: the text does not occur once.
-        """
-        source = (ROOT / self.path).read_text()
-        if (many := source.count(self.old)) != 1:
-            raise ValueError(f"{self.path} has {self.old!r} {many} times, expected once")
-        return source.replace(self.old, self.new)
-
-
-#: By name; sorted by the file that each changes.
+#: By name; those of each dictionary sorted by the file that each changes.
 TEXTS: Final[dict[str, TextMutant]] = {
+    **CORE,
     "unwritten-log-is-continued": TextMutant(
         "a state brought back before any slice was written continues a log that has nothing of it (G9)",
         "operators/fragment_log.py",

@@ -29,7 +29,7 @@ from spe.stream.names import StreamId
 from spe.stream.schema import Schema
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
 from spe.wire.state import encode_state
-from tests.support.logged import LoggedRun, given, live_of, unit_of
+from tests.support.logged import LoggedRun, digest, given, live_of, unit_of
 from tests.support.operators import Tuple, text, tuples
 
 SCHEMA = Schema.of(key="string", value="int64!")
@@ -397,3 +397,115 @@ def state_log(run: Written, end: int) -> bytes:
     """All footprints, made at once."""
     with patch.object(footprints, "LATER", 1000):
         return encode_state(finished(run.log.slice_log(end)).footprints)
+
+
+def logged_slices(run: Written) -> list[LoggedSlice]:
+    """All slices of a run, as they would be read."""
+    return [
+        LoggedSlice(written.end, made.closings, made.all_footprints())
+        for written, made in zip(run.written, run.made, strict=True)
+    ]
+
+
+def test_records_before_whole_ones_are_not_loaded() -> None:
+    """G2: among them is one of a, whose closing was in the slice that was lost."""
+    run, _ = run_to(sums(COUNT_3), TRACE_11, 10, 20)
+    run.log.forget()
+    run.slice(30)
+    fragment, commit = Fragment(run.unit), run.made[-1].commit
+    log = FragmentLog(run.unit, fragment)
+    finished(log.reconstruct(commit, commit, 30, logged_slices(run)))
+    log.replayed(commit, 30)
+    assert digest(fragment) == digest(run.fragment)
+    assert live_of(log).times.tolist() == [30, 30]
+
+
+def test_the_oldest_row_is_that_of_all_operators() -> None:
+    """G7: the near join has dropped what the far one keeps."""
+    near, far = (
+        JoinSpec(IN, StreamId("other"), JoinKind.INNER, (("key", "key"),), None, -reach, reach) for reach in (5, 50)
+    )
+    rows = tuples(SCHEMA, "12 a 5\n40 b 1")
+    run = Written({"near": near, "far": far}, rows, rows)
+    for end in (10, 20, 45):
+        run.slice(end)
+    assert run.fragment.operators[StreamId("near")].oldest_needed() == 40
+    assert run.log.oldest_row() == 12
+
+
+def test_rows_of_a_join_are_written_again_after_a_loss() -> None:
+    """G2: the log that has them is another one, or lacks a slice."""
+    spec = JoinSpec(IN, StreamId("other"), JoinKind.INNER, (("key", "key"),), None, -50, 50)
+    run = Written({"out": spec}, tuples(SCHEMA, "12 a 5\n32 a 1"), tuples(SCHEMA, "33 a 1"))
+    run.slice(10)
+    run.slice(20)
+    run.log.forget()
+    run.slice(30)
+    assert [made.written for made in run.made] == [0, 0, 1]
+    run.crash()
+    assert len(run.slice(40)[0]) == 2
+
+
+def test_a_state_from_before_a_recovery_is_written_whole() -> None:
+    """G4: the log that was recovered from has a slice of behind it."""
+    run = Written(sums(COUNT_3), TRACE_11)
+    run.slice(10)
+    before = run.fragment.snapshot()
+    run.slice(20)
+    run.crash()
+    back = Fragment(run.unit)
+    log = FragmentLog(run.unit, back)
+    back.restore(before)
+    log.continues(run.log, 10)
+    given(back, run.unit, run.ports, 10, 30)
+    assert finished(log.slice_log(30)).complete
+
+
+def test_counters_are_those_of_the_log_after_a_recovery() -> None:
+    """U7: the late row came before what is replayed."""
+    window = Window(WindowKind.TUMBLING, 10, 10, on="ts")
+    schema = Schema.of(ts="timestamp", key="string", value="int64!")
+    times = [(5, 5), (25, 3), (35, 35), (45, 45)]
+    rows = [(time, (at, "a", 1)) for time, at in times]
+    run = LoggedRun(unit_of({"out": AggregateSpec(IN, window, {"key": "key"}, CALLS)}, {"in": schema}), [rows])
+    for end in (10, 30, 40, 50):
+        run.slice(end)
+    counters = run.fragment.counters()
+    assert sum(counters.values()) > 0
+    assert run.remade()[0].counters() == counters
+
+
+PLACES = {"out": CustomSpec((IN,), "tests.support.operators_for_tests:Places", {})}
+
+
+def partly_replayed() -> tuple[Written, Fragment, FragmentLog]:
+    """The state as of 20 is one record; another operator would have rows from 10 on replayed."""
+    run, _ = run_to(PLACES, TRACE_11, 10)
+    run.below = 11
+    run.slice(20)
+    assert [made.written for made in run.made] == [1, 1]
+    fragment = Fragment(run.unit)
+    log = FragmentLog(run.unit, fragment)
+    finished(log.reconstruct(run.made[1].commit, run.made[0].commit, 10, logged_slices(run)))
+    return run, fragment, log
+
+
+def test_rows_before_a_state_of_one_record_do_not_count_again() -> None:
+    """G4: it has them."""
+    run, fragment, log = partly_replayed()
+    given(fragment, run.unit, run.ports, 10, 20)
+    log.replayed(run.made[1].commit, 20)
+    assert goes_on(run, fragment, 30) == "21 a 402\n26 b 501"
+
+
+def test_a_replay_that_a_copy_continues_counts_no_row_again() -> None:
+    """G4: a redo goes on with it, from a state that has the rows."""
+    run, fragment, log = partly_replayed()
+    copy = Fragment(run.unit)
+    copy_log = FragmentLog(run.unit, copy)
+    copy.restore(fragment.snapshot())
+    copy_log.continues(log, 10)
+    copy_log.replays_on()
+    given(copy, run.unit, run.ports, 10, 20)
+    copy_log.replayed(run.made[1].commit, 20)
+    assert goes_on(run, copy, 30) == "21 a 402\n26 b 501"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from consistency.dpc.events import LogRequest
+from consistency.dpc.events import Action, Advance, LogLost, LogRequest, PartnerGrants, SliceToLog
 from spe.plan.nodes import Reconcile
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
 from tests.unit.consistency.dpc.test_manager import World, healed, tentative
@@ -69,3 +69,37 @@ def test_refused_last_slice_comes_again_when_asked_for() -> None:
         assert world.logged == [END_OF_TIME] * times, "the disk had no room for the one before"
         world.run(101)
         assert world.logged == [END_OF_TIME] * times, "it was not asked for"
+
+
+@worlds
+def test_redos_that_only_make_room_are_x_apart(one: type[World]) -> None:
+    """R2: the disk had no room for the state, which the log asks for again at once."""
+    world = tentative(one(partners=(), logs=True))
+    world.ask_log()
+    world.upstream_is_full = True
+    world.run(170)
+    assert world.replica.counts.reconciliations == 1
+    world.handle(LogRequest(BEFORE_TIME, 0, 10, again=True), 171)
+    world.run(209)
+    assert world.states.count("STABILIZATION+fresh") == 1
+    world.run(210)
+    assert world.replica.counts.reconciliations == 2
+    assert world.logged == [10, 10]
+
+
+@worlds
+def test_a_redo_writes_all_after_a_slice_was_lost(one: type[World]) -> None:
+    """G1: it began as the log had all, and the log lacks a slice since."""
+    world = one(logs=True)
+    world.ask_log()
+    healed(world)
+    world.run(150)
+    world.handle(PartnerGrants(1), 151)
+    world.replica.handle(LogLost(), 151)
+    actions: list[Action] = []
+    for _ in range(20):
+        actions += world.replica.handle(Advance(), 151)
+    (written,) = (action for action in actions if isinstance(action, SliceToLog))
+    assert world.logged == [10]
+    assert written.end == 50
+    assert written.made.complete

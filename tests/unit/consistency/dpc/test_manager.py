@@ -568,6 +568,14 @@ class TestCorrecting:
         assert world.states[-1] == "UP_FAILURE"
         assert world.partner_asks("n0", 192), "R3: what is not wanted any more is no reason to refuse"
 
+    def test_a_grant_counts_only_while_a_redo_is_due(self) -> None:
+        """R3: the input was lost just before the grant came, and the request is not withdrawn yet."""
+        world = healed(World())
+        world.run(150)
+        world.live[1] = False
+        world.grant(151)
+        assert world.states[-1] == "UP_FAILURE"
+
     def test_live_continues_during_redo_without_partner(self) -> None:
         """R5: fresh results while correcting."""
         world = healed(World(partners=()))

@@ -131,3 +131,32 @@ def test_two_replicas_that_ask_each_other_agree_on_one() -> None:
     assert first.granted(1) is None
     assert poll(first, 500, {"n2": FAILING}) == Ask("n2", 2)
     assert first.granted(2) == "n2"
+
+
+def test_interval_without_useful_partner_has_no_break() -> None:
+    """R4: the partner was useful for a moment, so the interval begins anew."""
+    partners = make()
+    partners.want(0)
+    assert poll(partners, 0, {"n2": None}) is None
+    assert poll(partners, 400, {"n2": FAILING}) == Ask("n2", 1)
+    assert [poll(partners, now, {"n2": None}) for now in (450, 949, 950)] == [None, None, Alone()]
+
+
+def test_time_of_a_correcting_partner_is_not_useless() -> None:
+    """R4: it would have served soon; only then it is lost."""
+    partners = make()
+    partners.want(0)
+    assert poll(partners, 0, {"n2": None}) is None
+    assert poll(partners, 400, {"n2": STABILIZING}) is None
+    assert [poll(partners, now, {"n2": None}) for now in (600, 1099, 1100)] == [None, None, Alone()]
+
+
+def test_partner_that_can_no_longer_stand_in_is_not_asked() -> None:
+    """K6: it answers, and its inputs are not fresh any more."""
+    partners = make()
+    partners.heard("n2", FAILING, stands_in=True)
+    assert partners.serves("n2")
+    partners.heard("n2", FAILING, stands_in=False)
+    assert not partners.serves("n2")
+    partners.want(0)
+    assert partners.poll(0) is None
