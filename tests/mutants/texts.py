@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from tests.mutants.core_texts import CORE
+from tests.mutants.placement_texts import PLACEMENT
 from tests.mutants.text_mutant import ROOT, TextMutant
 
 __all__ = ["ROOT", "TEXTS", "TextMutant"]
@@ -16,6 +17,7 @@ __all__ = ["ROOT", "TEXTS", "TextMutant"]
 #: By name; those of each dictionary sorted by the file that each changes.
 TEXTS: Final[dict[str, TextMutant]] = {
     **CORE,
+    **PLACEMENT,
     "unwritten-log-is-continued": TextMutant(
         "a state brought back before any slice was written continues a log that has nothing of it (G9)",
         "operators/fragment_log.py",

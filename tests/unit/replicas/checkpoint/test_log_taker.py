@@ -21,7 +21,7 @@ from replicas.checkpoint.taker import CheckpointTaker
 from replicas.placement.standby import Standby
 from replicas.simulation.world.disk import SimDisk
 from spe.errors import LogFull
-from spe.log.marks import Marks
+from spe.log.marks import Mark, Marks
 from spe.runtime.env import Env
 from spe.runtime.production import NullTrace
 from spe.stream.ids import ReplicaId
@@ -295,3 +295,61 @@ async def test_log_that_a_copy_cannot_mark_is_reported() -> None:
     await goes_on(4)
     assert one.trouble == ""
     assert positions(one) == [4, 4, 4]
+
+
+async def test_after_a_whole_snapshot_the_log_is_taken_anew() -> None:
+    """G9: what is held is further than the log, whose next slices may begin before it."""
+    maker, one, taker = await following(SimDisk())
+    maker.has_log = False
+    with redirect_stderr(StringIO()):
+        for maker.at in range(3, 9):
+            hears(one, A, output(maker.at))
+            await taker.take_if_due()
+        maker.has_log = True
+        whole = len(maker.asked)
+        assert "" in maker.asked
+        for maker.at in range(9, 14):
+            hears(one, A, output(maker.at))
+            await taker.take_if_due()
+    assert maker.asked[whole] == ANY
+    assert positions(one) == [13, 13, 13]
+
+
+async def test_checkpoints_stay_until_the_log_can_be_read() -> None:
+    """A8: a log that turns out to be damaged is begun anew, and then they are all that there is."""
+    maker, one = Maker(), standby()
+    taker = made(maker, one, SimDisk())
+    await taker._store.write(encode_snapshot(maker.plan, PARTITION, {"positions": [1] * 3}))
+    maker.at = 2
+    hears(one, A, output(2))
+
+    async def no_head() -> None:
+        await trio.lowlevel.checkpoint()
+
+    with patch.object(taker._kept, "head", no_head), redirect_stderr(StringIO()):
+        await taker.take_if_due()
+    assert await taker._store.newest() is not None
+    assert positions(one) == [0, 0, 0]
+    hears(one, A, output(2))
+    await taker.take_if_due()
+    assert await taker._store.newest() is None
+    assert positions(one) == [2, 2, 2]
+
+
+async def test_a_log_in_one_copy_does_not_replace_another() -> None:
+    """G9: the one before is valid until both copies hold the new one."""
+    maker, one, taker = await following(SimDisk())
+    write = Marks.write
+
+    async def in_one(marks: Marks, mark: Mark) -> None:
+        if marks._folder.name == "1":
+            raise LogFull("no room for a mark")
+        await write(marks, mark)
+
+    maker.begins_a_log("a/2")
+    maker.at = 5
+    hears(one, A, output(5))
+    with patch.object(Marks, "write", in_one), redirect_stderr(StringIO()):
+        await taker.take_if_due()
+    assert "not in both copies" in one.trouble
+    assert (times(taker), positions(one)) == ([2], [2, 2, 2])

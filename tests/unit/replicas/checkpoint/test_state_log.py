@@ -255,6 +255,18 @@ async def test_continued_slice_needs_its_earlier_records() -> None:
         assert len(one.log.commits) == 1, "nothing needs it any more"
 
 
+async def test_output_that_may_be_asked_for_is_needed() -> None:
+    """A2: all footprints were rewritten, and a consumer has not acknowledged the output of earlier slices."""
+    one = await replica_with(TRACE_11)
+    for end, below in ((10, UNWRITTEN), (20, UNWRITTEN), (40, 40)):
+        await one.slice(end, below, 100, asked_from=10)
+    assert one.state.extent.needs() == 40
+    assert one.log.commits[-1].needs == one.log.commits[0].first
+    found = await read_state(one.log, Here())
+    assert found is not None
+    assert [end for end, _ in found.released] == [10, 20, 40]
+
+
 async def test_complete_slice_needs_no_earlier_records() -> None:
     one = await replica_with(TRACE_11, segment_bytes=1)
     await one.slice(10)

@@ -151,8 +151,11 @@ async def test_a_checkpoint_of_another_plan_is_refused_and_named() -> None:
 
 
 async def test_a_full_disk_leaves_the_earlier_checkpoints() -> None:
+    """Both: the newest may turn out to be damaged."""
     disk = Disk()
-    await disk.write(snapshot(1))
+    for number in (1, 2):
+        await disk.write(snapshot(number))
+    before = disk.names()
 
     class Full(SimDisk):
         async def write_atomic(self, path: PurePosixPath, data: bytes) -> None:
@@ -162,10 +165,11 @@ async def test_a_full_disk_leaves_the_earlier_checkpoints() -> None:
     full.files = disk.storage.files
     disk.storage = full
     with pytest.raises(OSError, match="No space"):
-        await disk.write(snapshot(2))
+        await disk.write(snapshot(3))
+    assert disk.names() == before
     found = await disk.store().newest()
     assert found is not None
-    assert found["positions"] == [1]
+    assert found["positions"] == [2]
 
 
 async def test_an_unreadable_checkpoint_is_tried_again_later() -> None:

@@ -20,6 +20,7 @@ from replicas.simulation.world.disk import SimDisk
 from spe.runtime.env import Env
 from spe.runtime.production import NullTrace
 from spe.stream.ids import ReplicaId
+from spe.wire.state import encode_state
 from tests.support.source_env import AtOnceCompute
 from tests.unit.replicas.placement.test_install import PARTITION, plan
 from tests.unit.replicas.placement.test_standby import EVERY, A, C, hears, output, positions, standby
@@ -28,6 +29,9 @@ from tests.unit.replicas.placement.test_standby import EVERY, A, C, hears, outpu
 class _Clock:
     def monotonic_us(self) -> int:
         return EVERY
+
+    def step_ns(self) -> int:
+        return 0
 
 
 class _Full(SimDisk):
@@ -85,3 +89,26 @@ async def test_checkpoint_of_another_standby_is_not_newer() -> None:
     assert asked[:2] == [A, C]
     assert one.checkpoints == 1
     assert positions(one) == [0, 0, 0]
+
+
+async def test_a_log_stays_while_it_is_further_in_one_input() -> None:
+    """A8: it could not be synced, so the checkpoints count; the log is what has most of the second input."""
+    one, disk, made = standby(), SimDisk(), [[9, 4, 9], [9, 4, 9], [9, 6, 9], [9, 7, 9]]
+
+    async def fetch(id: ReplicaId, maker: str) -> bytearray | str:
+        await trio.lowlevel.checkpoint()
+        return bytearray(encode_snapshot(plan().plan, id.of, {"positions": made.pop(0)}))
+
+    taker = taker_of(one, disk, fetch)
+    await taker._kept.open()
+    assert taker._kept.log is not None
+    commit = {"begin": 5, "positions": [5] * 3, "origins": [""] * 3, "outputs": [{"last_id": 0, "boundary": 0}]}
+    taker._kept.log.write(5, [], encode_state(commit))
+    disk.sync_fails = True
+    await taker.look_on_disk()
+    disk.sync_fails = False
+    while made:
+        assert taker._kept.state is not None
+        await taker._take(A)
+    assert positions(one) == [9, 6, 9]
+    assert taker._kept.state is None, "the checkpoints are past it in all inputs"

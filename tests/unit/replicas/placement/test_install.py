@@ -624,3 +624,31 @@ def test_removed_standbys_get_no_orders() -> None:
     coordination.redirect(backed.with_role(PARTITION, B, None).with_role(PARTITION, C, None), 40)
     assert coordination.decide(50 + 9 * RECOVERY) == []
     assert coordination.status() == []
+
+
+def test_a_node_that_runs_a_partition_is_not_spared() -> None:
+    """O5: another node serves it, and this one may be about to."""
+    world = World()
+    lent = ReplicaId(*PARTITION, B)
+    for state in (RECOVERING, STABLE):
+        world.nodes[B] = state
+        world.at(10)
+        assert not world.coordination.spared(lent, 10)
+    world.nodes[B] = "stands by"
+    world.at(20)
+    assert world.coordination.spared(lent, 20)
+
+
+def test_node_without_role_waits_for_silent_standbys() -> None:
+    """O5: a standby may return with a checkpoint, and the other node has none to start from."""
+    found, directory = make_plan(1, replicas=3)
+    directory = placed(directory, {PARTITION: (A,)}, {PARTITION: Standbys((B,), 1)})
+    coordination = Installing(found, directory, 0, patience_us=PATIENCE, recovery_us=RECOVERY)
+    for node in (A, B, C):
+        coordination.heard(node, [output(STABLE, 0)] if node == A else [], 10)
+    for node in (A, B):
+        coordination.lost(node, 20)
+    waits = (20 + RECOVERY, 19 + 4 * RECOVERY, 20 + 4 * RECOVERY)
+    assert [coordination.unserved(now)[PARTITION].others for now in waits] == [(), (), (C,)]
+    coordination.heard(B, [], 21)
+    assert coordination.unserved(20 + PATIENCE)[PARTITION].others == (C,), "it has refused, or has no room"

@@ -743,3 +743,12 @@ def test_slow_transfers_of_state_make_later_predictions_longer() -> None:
 def test_small_differences_say_nothing_of_large_states() -> None:
     """10 ms more for 1 ms of state may be chance."""
     assert having_moved((1, 2000), (2, 2010), (3, 2020)).expected_us(1_000_000) == pytest.approx(3_008_000, rel=0.01)
+
+
+def test_a_partition_that_nobody_runs_does_not_move() -> None:
+    """M: a move begins when all replicas are STABLE; there is none, and no state to bring."""
+    world = cluster()
+    move = world.ask(A, B)
+    world.kill(A)
+    beats(world, 5)
+    assert (move.phase, move.why) == (MovePhase.WAIT, "a replica must be STABLE first")

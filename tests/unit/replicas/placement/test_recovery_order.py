@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from replicas.placement.deciders.install import LostPartition
 from replicas.placement.deciders.move import IN_VAIN_US
 from spe.plan.deploy import Deployed
 from spe.plan.directory import Role, Version
@@ -547,3 +548,12 @@ def test_another_rate_while_something_waits_makes_a_new_plan() -> None:
     assert found.order.task() is None
     found.order.fed({"s": 130.0})
     assert found.order.task() is not None
+
+
+def test_a_partition_that_was_ordered_takes_room() -> None:
+    """O1: n4 has room for 0.8, and is to install 0.5 of it."""
+    room, n4 = cluster().order._room, NodeId("n4")
+    lost = {FB: LostPartition(0, able=(n4,), recovering=(), lacking=False)}
+    assert room.fits(lost)
+    room.pending = {FA: n4}
+    assert not room.fits(lost)

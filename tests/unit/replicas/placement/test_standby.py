@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from replicas.placement.standby import FULL, Standby
+import pytest
+
+from replicas.placement.standby import COPIES_HELD, FULL, Standby
+from spe.errors import OtherOrigin
+from spe.plan.directory import Standbys
+from spe.plan.log_targets import Continuous
 from spe.plan.nodes import Reconcile
 from spe.stream.ids import Channel, ReplicaId
 from spe.stream.names import NodeId, NodeState, StreamId
@@ -190,3 +196,81 @@ def test_with_undo_a_tainted_replica_is_asked_only_by_need() -> None:
     assert one.wish(EVERY) is None
     hears(one, "source:b", output(99, stream="b", fill=FULL))
     assert one.wish(EVERY) == A
+
+
+def made_from(positions: Sequence[int], *origins: str) -> dict[str, list[int] | list[str]]:
+    return {"positions": list(positions), "origins": list(origins)}
+
+
+def test_an_unknown_origin_contradicts_no_other() -> None:
+    """S6: an input of which nothing was read has none yet."""
+    waiting = standby()
+    waiting.holds(made_from((5, 6, 7), "x", "", "z"))
+    assert waiting.useful(made_from((5, 6, 7), "x", "y", ""))
+    with pytest.raises(OtherOrigin, match="holds results of the source logs"):
+        waiting.useful(made_from((5, 6, 7), "x", "y", "other"))
+
+
+def test_checkpoint_on_disk_behind_the_log_is_not_taken() -> None:
+    """A8: upstream may have forgotten what follows it, as the log was acknowledged."""
+    waiting = standby()
+    waiting.follows([9, 9, 9], ["", "", ""], (12, 12))
+    waiting.holds_if_newer(snapshot(9, 8, 9))
+    waiting.holds(snapshot(10, 10, 10))
+    assert positions(waiting) == [9, 9, 9]
+
+
+def test_log_on_disk_is_one_checkpoint_and_of_a_maker_two() -> None:
+    """S6, H2: on the disk it may be of other source logs, and a move of a standby relies on two."""
+    waiting = standby()
+    waiting.follows([9, 9, 9], ["", "", ""], (12, 12))
+    assert waiting.status().checkpoints == 1
+    waiting.follows([9, 9, 9], ["", "", ""], (12, 12), C)
+    assert waiting.status().checkpoints == COPIES_HELD
+
+
+def test_a_node_without_a_role_is_not_asked() -> None:
+    """D3: it is further than the others, and has left."""
+    waiting = standby()
+    hears(waiting, A, output(10))
+    hears(waiting, C, output(12))
+    waiting.redirect(placed(waiting._directory, standbys={PARTITION: Standbys((NodeId("n1b"),), EVERY)}), 0)
+    assert waiting.wish(EVERY) == A
+
+
+def test_a_lost_producer_is_no_reason_to_ask_early() -> None:
+    """H1: it cannot wait for us."""
+    waiting = standby(every_us=8)
+    hears(waiting, A, output(10))
+    hears(waiting, "source:b", output(99, stream="b", fill=FULL))
+    waiting.lost("source:b")
+    assert not waiting.crowded
+    assert [waiting.wish(now) for now in (2, 8)] == [None, A]
+
+
+def test_oldest_share_of_a_log_begins_where_it_is_cut_off() -> None:
+    """H1: of 81 to 100 we have acknowledged 84, so we hold it up."""
+    waiting = standby(every_us=8)
+    for _ in range(2):
+        waiting.holds(snapshot(9, 84, 9))
+    hears(waiting, A, output(10))
+    hears(waiting, "source:b", output(100, stream="b", fill=FULL)._replace(first=81))
+    assert waiting.wish(2) == A
+
+
+def test_after_a_maker_that_is_behind_another_is_asked() -> None:
+    """H1: what it gives is older than what is held."""
+    waiting = standby(every_us=8)
+    hears(waiting, A, output(10))
+    hears(waiting, C, output(12))
+    assert waiting.wish(8) == C
+    waiting.is_behind(C, 8)
+    assert waiting.wish(16) == A
+
+
+def test_a_log_is_taken_from_a_tainted_replica_with_undo() -> None:
+    """G9: its records are there, and no state has to be made."""
+    waiting = standby(reconcile=Reconcile.UNDO)
+    waiting.redirect(replace(waiting._directory, logs={PARTITION: Continuous(recovery_us=1_000_000)}), 0)
+    hears(waiting, A, output(10, state=NodeState.UP_FAILURE))
+    assert waiting.wish(EVERY) == A

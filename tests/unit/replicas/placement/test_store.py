@@ -211,3 +211,14 @@ async def test_the_moves_of_a_run_can_be_read(store: Opening) -> None:
     (made,) = read_moves(disk, "plan")
     assert made == (1, "u1/0", "n1", "n2", "ordered", ((5, "join"), (9, "dropped")), 7, "cancelled")
     assert read_moves(disk, "another") == read_moves(SimDisk(), "plan") == []
+
+
+async def test_newest_version_is_of_the_latest_epoch(store: Opening) -> None:
+    """D2: a coordinator that lost its store began to count again, and ours has taken its version since."""
+    disk = SimDisk()
+    first = store(disk)
+    for version in (Version(5, 9), Version(6, 2)):
+        await first.keep("plan", replace(revision(), version=version))
+    newest = store(disk.restarted()).revision("plan")
+    assert newest is not None
+    assert newest.version == Version(6, 2)
