@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from tests.mutants.core_texts import CORE
+from tests.mutants.feed_texts import FEEDS
 from tests.mutants.placement_texts import PLACEMENT
 from tests.mutants.text_mutant import ROOT, TextMutant
 
@@ -18,6 +19,7 @@ __all__ = ["ROOT", "TEXTS", "TextMutant"]
 TEXTS: Final[dict[str, TextMutant]] = {
     **CORE,
     **PLACEMENT,
+    **FEEDS,
     "unwritten-log-is-continued": TextMutant(
         "a state brought back before any slice was written continues a log that has nothing of it (G9)",
         "operators/fragment_log.py",

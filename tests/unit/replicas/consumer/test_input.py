@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from operators.sunion.sunion import SUnion
-from replicas.consumer.feed import CORRECTIONS, MAIN, RETRY_US, Action, Close, Open, SwitchMode
+from replicas.consumer.feed import CORRECTIONS, MAIN, RETRY_US, Action, Close, Feed, Open, SwitchMode
 from replicas.consumer.input import Input
 from spe.errors import RemoteProtocolError
 from spe.stream.batch import Batch, Boundary, RecDone, Rows, Undo
@@ -728,3 +728,151 @@ class TestOtherProducers:
         assert opened.mode == CORRECTIONS
         assert case.input.set_producers(["r1"]) == [Close(opened.generation, "r2 has left")]
         assert case.input.corr is None
+
+
+class TestSilence:
+    """F4, T1: when the silence of a producer is its own fault."""
+
+    def test_producer_that_has_just_started_is_not_useless(self) -> None:
+        """It is STABLE, and nothing came of it in this life."""
+        case = Case()
+        case.reading("r1", FAILING)
+        case.hear("r2", FAILING)
+        case.input.selector.lost("r2")
+        for now in range(0, 3 * USELESS, 50):
+            case.shows("r1", FAILING, now, 0, 100 + now)
+            assert case.choose(now) == []
+        case.hear("r2", STABLE, 3 * USELESS, incarnation=2)
+        assert opens(case.choose(3 * USELESS)) == [("r2", MAIN)]
+
+    def test_own_freeze_is_no_silence_of_the_feed(self) -> None:
+        case = Case()
+        case.reading("r1")
+        case.hear("r1", STABLE, frontier=50)
+        assert case.choose(10) == []
+        case.input.shift(5 * STALL, 10 + 5 * STALL)
+        assert case.choose(11 + 5 * STALL) == []
+        assert case.choose(11 + 6 * STALL) == [], "it has had no more than the patience since"
+        assert opens(case.choose(12 + 6 * STALL)) == [("r1", MAIN)]
+
+    def test_time_in_which_we_did_not_read_does_not_count(self) -> None:
+        """A7: reading pauses and resumes between two choices."""
+        case = Case()
+        generation = case.reading("r1")
+        case.hear("r1", STABLE, frontier=50)
+        assert case.choose(10) == []
+        case.input.paused(generation, True)
+        case.input.paused(generation, False)
+        assert case.choose(11 + STALL) == []
+        assert case.choose(11 + 2 * STALL) == []
+        assert opens(case.choose(12 + 2 * STALL)) == [("r1", MAIN)]
+
+    def test_a_main_that_brings_stable_tuples_is_not_stalled(self) -> None:
+        """It is slower than the other replica, without a boundary for long."""
+        case = Case()
+        generation = case.reading("r1")
+        case.hear("r2", STABLE, frontier=50)
+        for at in range(1, 9):
+            assert case.choose(at * STALL) == []
+            case.input.element(generation, batch(Kind.STABLE, at, 5), at * STALL)
+
+    def test_a_full_main_is_not_left_for_another_full_one(self) -> None:
+        """A7: both wait for their consumers, so the other would bring no more."""
+        case = Case()
+        case.reading("r1", fill=1.0)
+        for now in range(0, 5 * STALL, 50):
+            case.hear("r1", STABLE, now, fill=1.0)
+            case.hear("r2", STABLE, now, frontier=50 + now, fill=1.0)
+            assert case.choose(now) == []
+        for now in (5 * STALL, 1 + 6 * STALL):
+            case.hear("r2", STABLE, now, frontier=50 + now)
+            actions = case.choose(now)
+        assert opens(actions) == [("r2", MAIN)]
+
+    def test_a_full_main_is_useful_without_more_for_us(self) -> None:
+        """Other consumers hold it up, and it cannot show results before they acknowledge."""
+        case = Case()
+        case.reading("r1", FAILING, fill=1.0)
+        for now in range(0, 3 * USELESS, 50):
+            case.hear("r1", FAILING, now, fill=1.0)
+            case.shows("r2", FAILING, now, 0, 100 + now)
+            assert case.choose(now) == []
+
+    def test_an_input_is_fresh_while_its_producer_is_full(self) -> None:
+        """T2, A7: its silence does not make results tentative."""
+        case = Case()
+        case.reading("r1", fill=1.0)
+        assert case.input.fresh(5 * X)
+        case.hear("r1", STABLE)
+        assert not case.input.fresh(5 * X)
+
+    def test_a_boundary_of_fewer_tuples_is_nothing_more(self) -> None:
+        """V1: a producer that is behind us sends nothing stable until it has made our next tuple."""
+        case = Case()
+        generation = case.reading("r1")
+        case.input.element(generation, batch(Kind.STABLE, 1, 5, 6, 7), 0)
+        case.hear("r1", STABLE, frontier=50, last_id=2)
+        assert [case.choose(now) for now in (10, 5 * STALL)] == [[], []]
+        case.hear("r1", STABLE, frontier=50, last_id=3)
+        case.choose(5 * STALL)
+        assert opens(case.choose(1 + 6 * STALL)) == [("r1", MAIN)]
+
+    def test_a_subscription_that_succeeds_ends_the_backoff(self) -> None:
+        case = Case()
+        case.hear("r1", STABLE)
+        now = 0
+        for _ in range(4):
+            (opened,) = case.choose(now)
+            assert isinstance(opened, Open)
+            case.input.closed(opened.generation, now)
+            now = case.input.producers["r1"].retry_at
+        (opened,) = case.choose(now)
+        case.input.opened(opened.generation, now)
+        case.input.closed(opened.generation, now)
+        assert case.choose(now + RETRY_US - 1) == []
+        assert opens(case.choose(now + RETRY_US)) == [("r1", MAIN)]
+
+
+class TestCorrectingProducer:
+    def test_of_stable_producers_the_correcting_one_is_next(self) -> None:
+        """F4: its feed is being opened; another one is further."""
+        case = Case()
+        case.input.set_producers(["r1", "r2", "r3"])
+        case.reading("r2", FAILING)
+        case.hear("r1", STABILIZING)
+        (corrections,) = case.choose()
+        case.hear("r3", STABLE, frontier=90)
+        case.hear("r1", STABLE, frontier=10)
+        assert SwitchMode(corrections.generation, MAIN) in case.choose()
+
+    def test_a_correcting_feed_is_not_closed_as_it_opens(self) -> None:
+        """F5: a heartbeat says that it failed again; its first frame decides."""
+        case = Case()
+        case.reading("r2", FAILING)
+        case.hear("r1", STABILIZING)
+        (corrections,) = case.choose()
+        case.hear("r1", FAILING)
+        assert case.choose() == []
+        case.hear("r1", STABILIZING)
+        case.input.opened(corrections.generation, 0)
+        assert case.choose() == []
+
+    def test_after_an_undo_a_rec_done_is_awaited(self) -> None:
+        """V2: also where the producer was not correcting as the feed began."""
+        feed = Feed(1, "r1", MAIN, 0)
+        feed.take(Boundary(Kind.TENTATIVE, 10, 0))
+        feed.take(Undo(0))
+        assert (feed.tentative, feed.owes) == (False, True)
+        feed.take(RecDone(STABLE))
+        assert not feed.owes
+
+
+def test_where_nobody_answers_nothing_is_truncated() -> None:
+    """F8: a client that begins waits for a producer."""
+    case = Case()
+    case.input.start = "stored"
+    assert not case.input.selector.truncated()
+    case.hear("r1", STABLE)
+    assert not case.input.selector.truncated()
+    case.input.selector.refused("r1", 1, 9)
+    assert case.input.selector.truncated()

@@ -346,6 +346,50 @@ async def test_restarted_producer_of_another_log_is_acknowledged_again(jump_cloc
     assert (acknowledged[1][0], acknowledged[1][-1], acknowledged[2][-1]) == (1, 0, 1)
 
 
+async def test_a_producer_that_continues_our_log_is_acknowledged(jump_clock: JumpClock) -> None:
+    """S6, A1: it has installed a snapshot since, in the same process."""
+    cluster = one_stage()
+    address = cluster.directory.nodes[NodeId("n1a")].address
+    is_ours, acknowledged = False, list[int]()
+
+    def answer(message: Message) -> Message:
+        if not isinstance(message, Heartbeat):
+            ours = Subscribed(NodeState.STABLE, False, 5, BEFORE_TIME, BEFORE_TIME, 1, 1, "")
+            return ours if is_ours else OtherLog("another log")
+        acknowledged.append(len(message.acks))
+        return HeartbeatAnswer(message.number, 1, [])
+
+    async def listen(stream: trio.abc.Stream) -> None:
+        await converse(await greeted(stream), answer)
+
+    upstream, owner = upstream_of(cluster, Identity("node", "n", 1, "")), Reading()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(cluster.env("n1a").network.serve, address, listen)
+        await nursery.start(upstream.run, {"n1a": address})
+        upstream.add(owner)
+        upstream.choose()
+        await trio.sleep(1)
+        assert acknowledged[-1] == 0
+        is_ours = True
+        owner._wanted = [(0, Open(2, "n1a", MAIN, 0, BEFORE_TIME, False, BEFORE_TIME))]
+        upstream.choose()
+        await trio.sleep(1)
+        nursery.cancel_scope.cancel()
+    assert acknowledged[-1] == 1
+
+
+async def test_a_process_that_does_not_name_a_stream_does_not_make_it() -> None:
+    """F3: it answers, and has ended that replica."""
+    upstream, owner = upstream_of(one_stage(), Identity("node", "n", 1, "")), Opening()
+    upstream.add(owner)
+    output = OutputStatus(*CHANNEL, NodeState.STABLE, False, 0, 0, 0, 1, 0.0)
+    alive = []
+    for outputs in ([output], []):
+        upstream._tell_inputs("n1a", HeartbeatAnswer(1, 1, outputs))
+        alive.append(owner.inputs[0].producers["n1a"].alive)
+    assert alive == [True, False]
+
+
 async def test_a_client_whose_place_is_lost_gets_an_error(jump_clock: JumpClock) -> None:
     """All producers have lost what follows the place where it left (F8)."""
     cluster = one_stage()

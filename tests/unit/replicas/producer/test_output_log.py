@@ -285,6 +285,16 @@ def test_a_restarted_replica_serves_the_installed_log() -> None:
     assert pulled(client) == "S5/11 S6/12 S7/15 S8/31 S9/32 S10/40 B50(10) T/52 b60"
 
 
+def test_the_boundary_of_an_acknowledged_log_is_installed() -> None:
+    """A3: no tuple is left, and consumers have seen the boundary."""
+    r2 = TextProducer()
+    r2.stable("S1/1 S2/2 B10")
+    r2.log.acknowledge("v/0@a", 1, 2)
+    r1 = TextProducer()
+    r1.log.install(decode_state(encode_state(r2.log.export())))
+    assert (r1.log.first, r1.log.last_id, r1.log.frontiers()[0]) == (3, 2, 10)
+
+
 # --- rules V1 to V6 in other situations ---
 
 
@@ -869,6 +879,14 @@ class TestSpilled:
         for position in (0, 1, 7, 40, 90, 299):
             assert self.read(log, position) == list(range(position, 300))
             assert self.read(log, position, 10_000) == list(range(position, 300))
+
+    def test_the_last_entry_is_not_spilled(self) -> None:
+        """A9: its boundary still advances, and a file is written once."""
+        log, _ = self.make()
+        log.stable.spill(0, 1 << 20)
+        assert log.stable.memory_bytes > 0
+        log.append_stable([Boundary(Kind.STABLE, 9_000, 300)])
+        assert log.entries_after(299)[0].boundary == 9_000
 
     def test_acknowledgements_free_the_files(self) -> None:
         log, spilling = self.make()

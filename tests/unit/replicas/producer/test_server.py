@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import pytest
 import trio
@@ -13,15 +13,18 @@ from replicas.link.connection import Connection, Identity
 from replicas.link.directory import DirectoryKeeper
 from replicas.link.rights import SENDERS
 from replicas.local.polling import Poller
-from replicas.producer.server import ANSWER_SECONDS, WRITER_TOLD_S, Server
-from replicas.producer.service import REFUSALS, Service
+from replicas.producer.server import ANSWER_SECONDS, WRITER_TOLD_S, Server, _SentAnnouncements, _Visit
+from replicas.producer.service import REFUSALS, Service, Visitor
 from replicas.simulation.world.clock import JumpClock
 from spe.errors import LinkBroken
 from spe.status import NodeStatus
 from spe.stream.names import NodeId
 from spe.wire.framing import CONTROL_BYTES
 from spe.wire.messages import (
+    ANNOUNCEMENTS_MAX,
     PROTOCOL,
+    Announced,
+    Announcement,
     Hello,
     MoveAnswer,
     MoveOrder,
@@ -143,3 +146,31 @@ async def test_nothing_follows_half_a_message_to_a_writer_that_waits(jump_clock:
     with pytest.raises(LinkBroken, match="does not read what it asked for"):
         await server._in_touch(connection, commit(), WRITER_TOLD_S, lambda: PushWaits("the disk"))
     assert done
+
+
+SETTINGS: Final[tuple[Any, ...]] = (1, 1, 40, 40, 0.5, "process", "process", "checkpoint", 0)
+MANY: Final = [Announcement(f"n{at}", "u1", *SETTINGS) for at in range(ANNOUNCEMENTS_MAX + 1)]
+
+
+async def test_announcements_that_do_not_fit_follow_the_next_heartbeat(jump_clock: JumpClock) -> None:
+    """T8: else a peer would get the last of many a long time after the first."""
+
+    def announced(version: int) -> tuple[int, list[Announcement]]:
+        items = MANY[version : version + ANNOUNCEMENTS_MAX]
+        return version + len(items), items
+
+    _, server = serving(Service("n1a", lambda: CROWDED, announced=announced))
+    ours, theirs = trio.testing.memory_stream_pair()
+    visitor = Connection(ours)
+    visitor.allow(1 << 20)
+    visit = _Visit(
+        cast("Hello", None), Visitor("c", Connection(theirs)), cast("Any", None), _SentAnnouncements(0, None)
+    )
+    received = []
+    async with trio.open_nursery() as nursery:
+        for _ in range(3):  # heartbeats at one time
+            nursery.start_soon(server._announce, visit)
+            await trio.testing.wait_all_tasks_blocked()
+        for _ in range(2):
+            received.append(await visitor.receive_message())
+    assert [len(message.items) for message in received if isinstance(message, Announced)] == [ANNOUNCEMENTS_MAX, 1]
