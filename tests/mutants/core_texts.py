@@ -37,6 +37,15 @@ CORE: Final[dict[str, TextMutant]] = {
         "        for instance in (self._run.live,):",
         tests=("tests/unit/consistency/dpc/test_logging.py::test_a_redo_writes_all_after_a_slice_was_lost",),
     ),
+    "snapshot-positions-of-a-redo": TextMutant(
+        "a partner that installs a snapshot reads input again from the periodic checkpoint (A3)",
+        "consistency/dpc/mode.py",
+        "        return self.maker.checkpoint(end), self.run.sunion.needed_from(end)",
+        "        return self.maker.checkpoint(end), self.run.sunion.acknowledged()",
+        tests=(
+            "tests/unit/consistency/dpc/test_manager.py::TestPeriodicCheckpoints::test_a_partner_needs_no_input_from_before_its_snapshot",
+        ),
+    ),
     "uselessness-adds-up": TextMutant(
         "an interval without useful partners counts the ones before it (R4)",
         "consistency/dpc/partners.py",
@@ -152,6 +161,15 @@ CORE: Final[dict[str, TextMutant]] = {
         "            self._held_since = None",
         tests=(
             "tests/unit/consistency/dpc/test_manager.py::TestLongestWait::test_a_full_output_does_not_count_as_waiting",
+        ),
+    ),
+    "longest-wait-outlives-x": TextMutant(
+        "the longest wait under the X before counts for a new one (T8)",
+        "consistency/dpc/waits.py",
+        "            self._serves_since = now\n        self._longest_us = 0",
+        "            self._serves_since = now",
+        tests=(
+            "tests/unit/consistency/dpc/test_manager.py::TestOtherSettings::test_waits_of_before_do_not_count_for_another_x",
         ),
     ),
     "whole-records-are-not-new": TextMutant(

@@ -87,6 +87,13 @@ FEEDS: Final[dict[str, TextMutant]] = {
             "tests/unit/replicas/consumer/test_input.py::TestSilence::test_an_input_is_fresh_while_its_producer_is_full",
         ),
     ),
+    "foreign-producer-is-tried-at-once": TextMutant(
+        "a producer of another log is tried again as soon as any other (S6)",
+        "replicas/consumer/input.py",
+        "        producer.retry_at = now + FOREIGN_RETRY_US\n",
+        "",
+        tests=("tests/unit/replicas/consumer/test_input.py::test_a_producer_of_another_log_is_the_last_choice",),
+    ),
     "correcting-producer-is-as-any": TextMutant(
         "of two STABLE producers the one that corrected for us is not preferred (F4)",
         "replicas/consumer/selection.py",
@@ -150,6 +157,20 @@ FEEDS: Final[dict[str, TextMutant]] = {
         "all(p.lost_start == p.incarnation for p in self.serving())",
         tests=("tests/unit/replicas/consumer/test_input.py::test_where_nobody_answers_nothing_is_truncated",),
     ),
+    "foreign-producer-comes-first": TextMutant(
+        "a producer of another log is chosen by its state (S6)",
+        "replicas/consumer/selection.py",
+        "return (continues, self._useful(producer, now), *self",
+        "return (True, self._useful(producer, now), *self",
+        tests=("tests/unit/replicas/consumer/test_input.py::test_a_producer_of_another_log_is_the_last_choice",),
+    ),
+    "new-producers-are-in-vain": TextMutant(
+        "after a change of producers all count as tried in vain (F4)",
+        "replicas/consumer/selection.py",
+        "or Producer(name) for name in order}\n        self._in_vain = 0",
+        "or Producer(name) for name in order}",
+        tests=("tests/unit/replicas/consumer/test_input.py::test_other_producers_were_not_tried_in_vain",),
+    ),
     "continued-log-is-still-refused": TextMutant(
         "a producer that continues our log again gets no acknowledgements (S6, A1)",
         "replicas/consumer/upstream.py",
@@ -166,6 +187,15 @@ FEEDS: Final[dict[str, TextMutant]] = {
         "                    continue",
         tests=(
             "tests/unit/replicas/consumer/test_upstream.py::test_a_process_that_does_not_name_a_stream_does_not_make_it",
+        ),
+    ),
+    "seat-of-the-newest-is-taken": TextMutant(
+        "where a peer has no place left its newest connection is closed",
+        "replicas/producer/connection_limits.py",
+        "                oldest = next(iter(inside))",
+        "                oldest = scope",
+        tests=(
+            "tests/unit/replicas/producer/test_connection_limits.py::test_beyond_its_places_a_peer_loses_its_oldest_connection",
         ),
     ),
     "boundary-of-what-is-not-made": TextMutant(
@@ -234,6 +264,22 @@ FEEDS: Final[dict[str, TextMutant]] = {
         "        if state is not self.state:",
         tests=("tests/unit/replicas/producer/test_output_log.py::test_changes_of_state_travel_in_band",),
     ),
+    "standbys-of-before": TextMutant(
+        "a standby that became a replica can be evicted as one (H2, A6)",
+        "replicas/producer/output_log.py",
+        "        self._standbys = frozenset(standbys)\n        self._acks = {name: self._acks.get",
+        "        self._acks = {name: self._acks.get",
+        tests=(
+            "tests/unit/replicas/producer/test_output_log.py::test_a_standby_that_became_a_replica_keeps_its_place",
+        ),
+    ),
+    "acknowledged-beyond-what-is-made": TextMutant(
+        "what consumers have from others counts as made here (A2)",
+        "replicas/producer/output_log.py",
+        "max(gone, min(self.truncation_line, self.last_id)) if",
+        "max(gone, self.truncation_line) if",
+        tests=("tests/unit/replicas/producer/test_output_log.py::test_no_more_is_acknowledged_than_was_made",),
+    ),
     "empty-parts-count": TextMutant(
         "a snapshot whose maker hangs is waited for without end (A3)",
         "replicas/producer/server.py",
@@ -294,5 +340,12 @@ FEEDS: Final[dict[str, TextMutant]] = {
         tests=(
             "tests/unit/replicas/producer/test_output_log.py::test_first_elements_of_a_subscription_follow_the_table",
         ),
+    ),
+    "boundary-of-before-is-sent-again": TextMutant(
+        "a tentative boundary that a consumer has is sent again (V3)",
+        "replicas/producer/subscription.py",
+        "            self._tentative_frontier = saturating_add(self._t_max, 1)",
+        "            self._tentative_frontier = self._t_max",
+        tests=("tests/unit/replicas/producer/test_output_log.py::test_a_tentative_boundary_is_not_sent_again",),
     ),
 }

@@ -1,4 +1,4 @@
-"""Mistakes in placement, standbys and checkpoints, by name."""
+"""Mistakes in placement, and of standbys, by name."""
 
 from __future__ import annotations
 
@@ -7,131 +7,14 @@ from typing import Final
 from tests.mutants.text_mutant import TextMutant
 
 PLACEMENT: Final[dict[str, TextMutant]] = {
-    "extended-slice-is-final": TextMutant(
-        "footprints of a slice that extends another count as final (G3)",
-        "replicas/checkpoint/extent.py",
-        "            self._open[-1] += not_final\n",
-        "",
-        tests=("tests/unit/replicas/checkpoint/test_extent.py::test_slices_without_anything_are_counted",),
-    ),
-    "mark-before-the-sync": TextMutant(
-        "a mark says that records are synced before they are (G5)",
-        "replicas/checkpoint/log.py",
-        "                    await copy.file.sync()\n"
-        "                    await copy.marks.write(Mark(self._epoch, target))\n",
-        "                    await copy.marks.write(Mark(self._epoch, target))\n"
-        "                    await copy.file.sync()\n",
+    "too-few-actives-are-left": TextMutant(
+        "the last standby of a choice retires before its successor runs (H7)",
+        "replicas/placement/deciders/activation.py",
+        "serving <= min(self.budget, len(self.target))",
+        "serving < min(self.budget, len(self.target))",
         tests=(
-            "tests/unit/replicas/checkpoint/test_log.py::test_data_left_in_memory_by_failed_sync_is_synced_at_open",
+            "tests/unit/replicas/placement/test_activation.py::test_active_standby_is_kept_if_replacement_node_is_dead",
         ),
-    ),
-    "failed-sync-is-forgotten": TextMutant(
-        "records of a failed sync count as synced at the next start (A1a, G5)",
-        "replicas/checkpoint/log.py",
-        "                if damaged is not None and segment not in damaged and not unsynced:",
-        "                if damaged is not None and segment not in damaged:",
-        tests=(
-            "tests/unit/replicas/checkpoint/test_log.py::test_data_left_in_memory_by_failed_sync_is_synced_at_open",
-        ),
-    ),
-    "copy-goes-on-over-a-gap": TextMutant(
-        "a copy that lacks a slice is written on (G5)",
-        "replicas/checkpoint/log.py",
-        "        for copy, reason in refused.items():\n            copy.fails(reason)\n",
-        "",
-        tests=("tests/unit/replicas/checkpoint/test_log.py::test_full_disk_takes_no_part_of_slice_and_log_continues",),
-    ),
-    "one-copy-is-acknowledged": TextMutant(
-        "a standby acknowledges a log that only one of its copies holds (G9)",
-        "replicas/checkpoint/log_taker.py",
-        "        if (head := await log.head()) is None or not log.is_safe:",
-        "        if (head := await log.head()) is None:",
-        tests=("tests/unit/replicas/checkpoint/test_log_taker.py::test_log_that_a_copy_cannot_mark_is_reported",),
-    ),
-    "log-continues-behind-a-snapshot": TextMutant(
-        "after a whole snapshot a standby goes on with the older log (G9, H1)",
-        "replicas/checkpoint/log_taker.py",
-        "        standby.holds(snapshot)\n        self._log = ANY\n",
-        "        standby.holds(snapshot)\n",
-        tests=("tests/unit/replicas/checkpoint/test_log_taker.py::test_after_a_whole_snapshot_the_log_is_taken_anew",),
-    ),
-    "checkpoints-go-before-the-log-is-safe": TextMutant(
-        "a standby deletes its checkpoints before both copies hold the log (A8)",
-        "replicas/checkpoint/log_taker.py",
-        "        self._log, self._since = identity, last\n",
-        "        self._log, self._since = identity, last\n        await self._store.forget()\n",
-        tests=("tests/unit/replicas/checkpoint/test_log_taker.py::test_checkpoints_stay_until_the_log_can_be_read",),
-    ),
-    "unsynced-log-of-the-disk-counts": TextMutant(
-        "a log on the disk counts before both copies hold it (G5)",
-        "replicas/checkpoint/log_taker.py",
-        "        if head is not None and await self._kept.make_safe():",
-        "        if head is not None:",
-        tests=(
-            "tests/unit/replicas/checkpoint/test_log_taker.py::test_only_synced_log_of_retiring_replica_is_acknowledged",
-        ),
-    ),
-    "log-counts-before-both-hold-it": TextMutant(
-        "a log that replaces another is used before both copies hold it (G9)",
-        "replicas/checkpoint/replica_log.py",
-        "                if held is None or held != log.commits[-1]:",
-        "                if not log.commits:",
-        tests=("tests/unit/replicas/checkpoint/test_log_taker.py::test_a_log_in_one_copy_does_not_replace_another",),
-    ),
-    "unsynced-commit-is-safe": TextMutant(
-        "a log whose newest commit is not synced counts as safe (G5)",
-        "replicas/checkpoint/replica_log.py",
-        "bool(log.commits) and log.held_by_both == log.commits[-1]",
-        "bool(log.commits)",
-        tests=(
-            "tests/unit/replicas/checkpoint/test_log_taker.py::test_only_synced_log_of_retiring_replica_is_acknowledged",
-        ),
-    ),
-    "half-a-slice-is-continued": TextMutant(
-        "after a slice that failed the next one need not be complete (G1)",
-        "replicas/checkpoint/state_log.py",
-        "        self.lacks = True\n        first = self._first_of(needs)",
-        "        first = self._first_of(needs)",
-        tests=("tests/unit/replicas/checkpoint/test_state_log.py::test_full_state_is_written_after_refused_slice",),
-    ),
-    "kept-output-is-cut-off": TextMutant(
-        "output that a consumer may ask for is cut off (A2, G7)",
-        "replicas/checkpoint/state_log.py",
-        "        needs = min(extent.needs(), logged.released_from)",
-        "        needs = extent.needs()",
-        tests=("tests/unit/replicas/checkpoint/test_state_log.py::test_output_that_may_be_asked_for_is_needed",),
-    ),
-    "records-of-a-lost-log-are-needed": TextMutant(
-        "a complete slice needs records from before it (G2)",
-        "replicas/checkpoint/state_log.py",
-        "return max(commits[at].first, self._first) if at",
-        "return commits[at].first if at",
-        tests=("tests/unit/replicas/checkpoint/test_state_log.py::test_complete_slice_needs_no_earlier_records",),
-    ),
-    "unreadable-checkpoint-is-lost": TextMutant(
-        "a checkpoint that could not be read once is never read again (A8)",
-        "replicas/checkpoint/store.py",
-        "            except OSError as error:  # it may be readable next time\n",
-        "            except OSError as error:\n                self._refused.add(name)\n",
-        tests=("tests/unit/replicas/checkpoint/test_store.py::test_an_unreadable_checkpoint_is_tried_again_later",),
-    ),
-    "old-checkpoint-goes-first": TextMutant(
-        "a checkpoint is deleted before the new one is on disk (A8)",
-        "replicas/checkpoint/store.py",
-        "        await storage.write_atomic(self.folder / name, data)\n"
-        "        newest = [file for file in [*names, name] if file not in self._refused][-KEPT:]\n"
-        "        await self._env.compute.run(partial(self._remove, [old for old in names if old not in newest]))\n",
-        "        newest = [file for file in [*names, name] if file not in self._refused][-KEPT:]\n"
-        "        await self._env.compute.run(partial(self._remove, [old for old in names if old not in newest]))\n"
-        "        await storage.write_atomic(self.folder / name, data)\n",
-        tests=("tests/unit/replicas/checkpoint/test_store.py::test_a_full_disk_leaves_the_earlier_checkpoints",),
-    ),
-    "log-goes-when-one-input-is-past": TextMutant(
-        "a log is deleted once the checkpoints are past it in one input (A8)",
-        "replicas/checkpoint/taker.py",
-        "all(map(ge, acks, self._logged))",
-        "any(map(ge, acks, self._logged))",
-        tests=("tests/unit/replicas/checkpoint/test_taker.py::test_a_log_stays_while_it_is_further_in_one_input",),
     ),
     "drain-fills-one-node": TextMutant(
         "all partitions of a drained node go to the same one (M5)",
@@ -161,6 +44,22 @@ PLACEMENT: Final[dict[str, TextMutant]] = {
         "            pass",
         tests=("tests/unit/replicas/placement/test_install.py::test_node_without_role_waits_for_silent_standbys",),
     ),
+    "state-that-is-away-is-given-up": TextMutant(
+        "all replays while a node with a state on its disk may return (H8)",
+        "replicas/placement/deciders/install.py",
+        "self._recovery_us * (_FOR_A_STATE if away else 1)",
+        "self._recovery_us",
+        tests=("tests/unit/replicas/placement/test_install.py::test_a_standby_that_is_away_may_return_with_a_state",),
+    ),
+    "who-refused-comes-first": TextMutant(
+        "a standby that has just refused is ordered before the others (H5)",
+        "replicas/placement/deciders/install.py",
+        "        return sorted(able, key=lambda n: self._refused_lately(id, n, now))",
+        "        return able",
+        tests=(
+            "tests/unit/replicas/placement/test_install.py::test_a_node_that_ignores_orders_is_skipped_for_a_while",
+        ),
+    ),
     "lent-role-goes-during-a-move": TextMutant(
         "a lent role that a move relies on is taken back (O5)",
         "replicas/placement/deciders/lending.py",
@@ -174,6 +73,13 @@ PLACEMENT: Final[dict[str, TextMutant]] = {
         "        return [move for move in self.open() if move.number not in self._unstored]",
         "        return self.open()",
         tests=("tests/unit/replicas/placement/test_moves.py::test_nothing_is_done_of_an_order_that_is_not_on_disk",),
+    ),
+    "part-of-a-drain-stays": TextMutant(
+        "of orders that are refused together some stay (M5)",
+        "replicas/placement/deciders/move_orders.py",
+        "            self.forget(taken)\n            raise",
+        "            raise",
+        tests=("tests/unit/replicas/placement/test_moves.py::test_of_orders_that_are_refused_together_none_stays",),
     ),
     "unserved-partition-moves": TextMutant(
         "a move begins though no replica runs (M)",
@@ -190,6 +96,40 @@ PLACEMENT: Final[dict[str, TextMutant]] = {
         tests=(
             "tests/unit/replicas/placement/test_moves.py::test_target_dying_for_good_as_source_leaves_gets_no_role",
         ),
+    ),
+    "running-standby-without-a-disk": TextMutant(
+        "a standby that runs and has no state on its disk takes over from another (M4)",
+        "replicas/placement/deciders/moves.py",
+        "            if not held:\n"
+        '                move.why = f"{move.target} must have its state on its disk first"\n'
+        "                return None\n",
+        "",
+        tests=("tests/unit/replicas/placement/test_moves.py::test_standby_moves_to_node_running_for_dead_nodes",),
+    ),
+    "chosen-standby-leaves": TextMutant(
+        "a standby that runs by choice retires when its partition moves (M4, H7)",
+        "replicas/placement/deciders/moves.py",
+        "        stays = move.was_standby and move.source in self._chosen.get(move.partition, ())",
+        "        stays = False",
+        tests=(
+            "tests/unit/replicas/placement/test_moves.py::test_a_partition_moves_to_the_standby_that_the_budget_keeps",
+        ),
+    ),
+    "rate-lowers-the-expected-need": TextMutant(
+        "a lower rate of a source lowers a need below the expected one (O1)",
+        "replicas/placement/deciders/needs.py",
+        "                loads[id] = max(self._measured[id] * times, self._expected.get(id, 0.0))",
+        "                loads[id] = self._measured[id] * times",
+        tests=(
+            "tests/unit/replicas/placement/test_recovery_order.py::test_lower_source_rate_leaves_the_expected_need",
+        ),
+    ),
+    "started-order-is-pending": TextMutant(
+        "a partition that its node runs still counts as ordered (O6)",
+        "replicas/placement/deciders/recovery_order.py",
+        "if id in unserved and node in self._view.runs and id not in self._view.runs[node]",
+        "if id in unserved and node in self._view.runs",
+        tests=("tests/unit/replicas/placement/test_recovery_order.py::test_vain_restore_is_given_to_another_node",),
     ),
     "ordered-partition-takes-no-room": TextMutant(
         "a partition that a node was ordered to run takes no room (O1)",
@@ -214,6 +154,13 @@ PLACEMENT: Final[dict[str, TextMutant]] = {
         "",
         tests=("tests/unit/replicas/placement/test_joining.py::test_a_node_that_is_needed_cannot_leave",),
     ),
+    "own-address-is-in-use": TextMutant(
+        "a node that joins again is refused because of its own address (D4)",
+        "replicas/placement/joining.py",
+        "directory.addresses().items() if name != node.id}",
+        "directory.addresses().items()}",
+        tests=("tests/unit/replicas/placement/test_joining.py::test_rejoining_node_keeps_roles_at_new_address",),
+    ),
     "phase-is-not-stored": TextMutant(
         "a phase is acted on and not stored (M1)",
         "replicas/placement/mover.py",
@@ -227,6 +174,13 @@ PLACEMENT: Final[dict[str, TextMutant]] = {
         "            self.orders.forget(moves)\n",
         "",
         tests=("tests/unit/replicas/placement/test_mover.py::test_an_order_that_cannot_be_stored_is_not_carried_out",),
+    ),
+    "balancer-goes-first": TextMutant(
+        "the balancer moves partitions while people's orders wait (L7)",
+        "replicas/placement/mover.py",
+        "                return  # orders of people come first",
+        "                pass  # orders of people come first",
+        tests=("tests/unit/replicas/placement/test_mover.py::test_the_balancer_waits_for_orders_of_people",),
     ),
     "unknown-origin-is-another": TextMutant(
         "a standby refuses a checkpoint of inputs that it has not read yet (S6)",
@@ -284,12 +238,56 @@ PLACEMENT: Final[dict[str, TextMutant]] = {
         "COPIES_HELD",
         tests=("tests/unit/replicas/placement/test_standby.py::test_log_on_disk_is_one_checkpoint_and_of_a_maker_two",),
     ),
+    "known-state-is-asked-for": TextMutant(
+        "a standby asks again for a state that it has (H1)",
+        "replicas/placement/standby.py",
+        "        self._made_from = self._asked_at\n",
+        "",
+        tests=("tests/unit/replicas/placement/test_standby.py::test_standby_does_not_ask_for_a_state_that_it_has",),
+    ),
+    "pressure-never-ends": TextMutant(
+        "a producer that has room again still makes a standby ask early (H1)",
+        "replicas/placement/standby.py",
+        "        (self._crowded.add if crowded else self._crowded.discard)(peer)",
+        "        if crowded:\n            self._crowded.add(peer)",
+        tests=("tests/unit/replicas/placement/test_standby.py::test_a_full_producer_makes_it_ask_early",),
+    ),
+    "failed-request-waits": TextMutant(
+        "a failed request is repeated after a whole interval (H1)",
+        "replicas/placement/standby.py",
+        "if self._crowded or self._failures else",
+        "if self._crowded else",
+        tests=("tests/unit/replicas/placement/test_standby.py::test_a_failed_request_is_repeated_sooner",),
+    ),
+    "followed-log-is-acknowledged-late": TextMutant(
+        "of a followed log the positions before are acknowledged (G9)",
+        "replicas/placement/standby.py",
+        "        self._acknowledged = self._newest = list(positions)",
+        "        self._acknowledged, self._newest = self._newest, list(positions)",
+        tests=(
+            "tests/unit/replicas/placement/test_standby.py::test_a_log_that_is_behind_its_replica_is_asked_for_again",
+        ),
+    ),
+    "failures-add-up": TextMutant(
+        "failures before a checkpoint came count with those after it (H1)",
+        "replicas/placement/standby.py",
+        "        self._turns.came(maker)\n        self._failures = 0",
+        "        self._turns.came(maker)",
+        tests=("tests/unit/replicas/placement/test_standby.py::test_a_failed_request_is_repeated_sooner",),
+    ),
     "larger-number-is-newer": TextMutant(
         "of two versions of the directory the larger number is the newer one, whatever the epoch (D2)",
         "replicas/placement/store.py",
         "ORDER BY epoch DESC, number DESC",
         "ORDER BY number DESC, epoch DESC",
         tests=("tests/unit/replicas/placement/test_store.py::test_newest_version_is_of_the_latest_epoch",),
+    ),
+    "refused-version-is-stored-later": TextMutant(
+        "a version that the disk refused is written with the next change (D2)",
+        "replicas/placement/store.py",
+        '                execute(f"DELETE FROM {table} WHERE {where}", (plan, epoch, number))',
+        "                pass",
+        tests=("tests/unit/replicas/placement/test_store.py::test_each_version_is_logged_with_its_reason",),
     ),
     "ended-output-is-remembered": TextMutant(
         "outputs that a node does not make any more count as there (H8)",
@@ -338,5 +336,12 @@ PLACEMENT: Final[dict[str, TextMutant]] = {
         "                self._runs(partition, node, None, now)\n",
         "            pass\n",
         tests=("tests/unit/replicas/placement/test_view.py::test_a_node_whose_role_went_does_not_serve",),
+    ),
+    "dead-node-holds-checkpoints": TextMutant(
+        "checkpoints of a node that does not answer count as there (L4)",
+        "replicas/placement/view.py",
+        "        self._held.pop(process, None)\n",
+        "",
+        tests=("tests/unit/replicas/placement/test_view.py::test_checkpoints_of_a_silent_node_are_unknown",),
     ),
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tests.mutants.checkpoint_texts import CHECKPOINT
 from tests.mutants.core_texts import CORE
 from tests.mutants.feed_texts import FEEDS
 from tests.mutants.placement_texts import PLACEMENT
@@ -19,6 +20,7 @@ __all__ = ["ROOT", "TEXTS", "TextMutant"]
 TEXTS: Final[dict[str, TextMutant]] = {
     **CORE,
     **PLACEMENT,
+    **CHECKPOINT,
     **FEEDS,
     "unwritten-log-is-continued": TextMutant(
         "a state brought back before any slice was written continues a log that has nothing of it (G9)",

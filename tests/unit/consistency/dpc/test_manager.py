@@ -455,6 +455,13 @@ class TestOtherSettings:
         assert world.run(160) != ""
         assert world.replica.waits.longest_us(160) == 60, "all of it counts for the longer X"
 
+    def test_waits_of_before_do_not_count_for_another_x(self) -> None:
+        """T8: consumers got these results while the other X was announced."""
+        world = tentative(World())
+        assert world.replica.waits.longest_us(131) == 30
+        world.change(131, x_us=80)
+        assert world.replica.waits.longest_us(131) == 11, "the next bucket waits since 120"
+
     def test_a_suspended_replica_goes_tentative_under_another_policy(self) -> None:
         world = failing(World(failure=Policy.SUSPEND))
         assert world.run(130) == ""
@@ -819,6 +826,13 @@ class TestPeriodicCheckpoints:
         assert world.run(220) == "B30(3)"
         assert world.sunion.acknowledged() == [2, 1]
         assert world.sunion.stable_bytes == 0
+
+    def test_a_partner_needs_no_input_from_before_its_snapshot(self) -> None:
+        """A3: rows since the checkpoint are held for a redo of ours."""
+        world = self.released_behind_a_checkpoint()
+        taken = world.replica.snapshot()
+        assert taken is not None
+        assert (taken[0].restart, taken[1]) == (20, [2, 1])
 
     def test_redo_starts_at_the_checkpoint_and_drops_repetitions(self) -> None:
         world = self.released_behind_a_checkpoint()

@@ -45,3 +45,13 @@ def test_time_counts_from_the_first_request() -> None:
     assert one.asking_for(150) == 0, "nobody could be asked"
     one.next(BOTH, 200)
     assert one.asking_for(230) == 30
+
+
+def test_after_its_pause_a_failing_partner_comes_last() -> None:
+    """A3: partners are asked in turn."""
+    turns = SnapshotTurns(pause_us=10, longest_us=100)
+    turns.failed("a", 0)
+    assert turns.next(["a", "b"], 50) == "b"
+    turns.failed("b", 50)
+    turns.failed("b", 50)
+    assert turns.next(["b", "a"], 500) == "a"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from operators.sunion.sunion import SUnion
-from replicas.consumer.feed import CORRECTIONS, MAIN, RETRY_US, Action, Close, Feed, Open, SwitchMode
+from replicas.consumer.feed import CORRECTIONS, FOREIGN_RETRY_US, MAIN, RETRY_US, Action, Close, Feed, Open, SwitchMode
 from replicas.consumer.input import Input
 from spe.errors import RemoteProtocolError
 from spe.stream.batch import Batch, Boundary, RecDone, Rows, Undo
@@ -876,3 +876,26 @@ def test_where_nobody_answers_nothing_is_truncated() -> None:
     assert not case.input.selector.truncated()
     case.input.selector.refused("r1", 1, 9)
     assert case.input.selector.truncated()
+
+
+def test_a_producer_of_another_log_is_the_last_choice() -> None:
+    """S6: it is tried again after a long time, and only where there is no other."""
+    case = Case()
+    generation = case.reading("r1")
+    case.input.foreign(generation, 1, "another log", 0)
+    assert case.choose(FOREIGN_RETRY_US - 1) == []
+    case.hear("r2", FAILING, FOREIGN_RETRY_US)
+    case.hear("r1", STABLE, FOREIGN_RETRY_US)
+    assert opens(case.choose(FOREIGN_RETRY_US)) == [("r2", MAIN)]
+    case.input.selector.lost("r2")
+    assert opens(case.choose(FOREIGN_RETRY_US)) == [("r1", MAIN)]
+
+
+def test_other_producers_were_not_tried_in_vain() -> None:
+    """F4: none of them was tried yet."""
+    case = Case()
+    for _ in range(9):
+        case.input.selector.turned()
+    assert case.input.selector.all_in_vain
+    case.input.set_producers(["r1", "r3"])
+    assert not case.input.selector.all_in_vain

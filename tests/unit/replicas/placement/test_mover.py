@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import trio
@@ -87,3 +88,12 @@ async def test_an_order_that_cannot_be_stored_is_not_carried_out(setting: Settin
     disk.space_left = None
     assert (await mover.order(order)).error == ""
     assert [move.target for move in store.moves(mover._plan.fingerprint)] == [C]
+
+
+async def test_the_balancer_waits_for_orders_of_people(setting: Setting) -> None:
+    """L7: what they ordered changes the loads."""
+    mover, _, _, _ = setting
+    mover.orders.stored([mover.orders.ask(PARTITION, A, C, "asked for")])
+    with patch.object(mover.balance, "tick", side_effect=AssertionError("it is not asked")):
+        await mover.follow_loads()
+    assert len(mover.orders.open()) == 1

@@ -752,3 +752,11 @@ def test_a_partition_that_nobody_runs_does_not_move() -> None:
     world.kill(A)
     beats(world, 5)
     assert (move.phase, move.why) == (MovePhase.WAIT, "a replica must be STABLE first")
+
+
+def test_of_orders_that_are_refused_together_none_stays() -> None:
+    """M5: a drain is refused whole."""
+    world = cluster()
+    with pytest.raises(MoveRefused):
+        world.orders.ask_all([(PARTITION, A, B, None), (PARTITION, A, C, None)], "drained")
+    assert world.orders.open() == []

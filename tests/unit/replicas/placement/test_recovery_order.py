@@ -557,3 +557,13 @@ def test_a_partition_that_was_ordered_takes_room() -> None:
     assert room.fits(lost)
     room.pending = {FA: n4}
     assert not room.fits(lost)
+
+
+def test_lower_source_rate_leaves_the_expected_need() -> None:
+    """O1: the larger of the measured and the expected load counts."""
+    needs = cluster().order._needs
+    sources = needs.sources[FA]
+    needs.fed(dict.fromkeys(sources, 100.0))
+    needs.measured({FA: 0.6})
+    assert needs.fed(dict.fromkeys(sources, 200.0))[FA] == pytest.approx(1.2)
+    assert needs.fed(dict.fromkeys(sources, 10.0))[FA] == LOADS["fa"]

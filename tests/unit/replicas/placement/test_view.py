@@ -146,3 +146,12 @@ def test_a_lost_node_with_the_name_of_a_source_is_not_that() -> None:
     view.heard(f"source:{A}", made_answer([output(stream=A, origin="x")]), 10)
     view.lost(A, 20)
     assert view.logs == {A: "x"}
+
+
+def test_checkpoints_of_a_silent_node_are_unknown() -> None:
+    """L4, M4: nothing can be restored from them."""
+    view = cluster_view()
+    view.heard(A, made_answer([], {PARTITION: 2}), 10)
+    assert (list(view.held()), view.checkpoints(PARTITION, A)) == ([(PARTITION, A)], 2)
+    view.lost(A, 20)
+    assert (list(view.held()), view.checkpoints(PARTITION, A)) == ([], None)

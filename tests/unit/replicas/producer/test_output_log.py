@@ -987,3 +987,32 @@ class TestSpilled:
             at += 1
         assert spilling.folder.refused > 0
         assert self.read(log, 6) == list(range(3, at))
+
+
+def test_a_standby_that_became_a_replica_keeps_its_place() -> None:
+    """H2, A6: only a standby can be given up while it lives."""
+    one = TextProducer(consumers=["v/0@a", "v/0@b"])
+    one.stable("S1/1 S2/2 S3/3 B10")
+    one.log.set_consumers(["v/0@a", "v/0@b"], standbys=["v/0@b"])
+    one.log.acknowledge("v/0@a", 1, 3)
+    one.log.acknowledge("v/0@b", 1, 1)
+    assert one.log.evictable(()) == ["v/0@b"]
+    one.log.set_consumers(["v/0@a", "v/0@b"])
+    assert one.log.evictable(()) == []
+
+
+def test_no_more_is_acknowledged_than_was_made() -> None:
+    """A2: consumers have the rest from another replica."""
+    one = TextProducer()
+    one.stable("S1/1 S2/2 S3/3 B10")
+    one.log.acknowledge("v/0@a", 1, 50)
+    assert (one.log.acknowledged, one.log.fill) == (3, 0.0)
+
+
+def test_a_tentative_boundary_is_not_sent_again() -> None:
+    """V3: the consumer has it from another replica."""
+    one = failed_after_six()
+    subscription = one.subscribe(6, 10, 29, held=True)
+    assert pulled(subscription) == ""
+    one.tentative("b40")
+    assert pulled(subscription) == "b40"
