@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from replicas.cli.view.view import columns, count, seconds
+from replicas.cli.view.formats import columns, count, seconds
 from replicas.faults.runner import Happening
 from replicas.local.history import EventList
 from spe.metrics.histogram import at_most, merged

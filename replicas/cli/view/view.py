@@ -15,6 +15,7 @@ from rich.text import Text
 from replicas.cli.move import OVER, phase_text
 from replicas.cli.set import in_force
 from replicas.cli.view.certificates_view import certificates
+from replicas.cli.view.formats import columns, count, moment, seconds, tentative
 from replicas.local.polling import Seen, last_of
 from replicas.local.process import Phase
 from replicas.local.story import failures_of
@@ -41,7 +42,7 @@ from spe.status import (
 )
 from spe.stream.ids import PartitionId, ReplicaId
 from spe.stream.names import NodeId, NodeState, StreamId, UnitId
-from spe.stream.times import BEFORE_TIME, END_OF_TIME, SECOND, format_timestamp
+from spe.stream.times import SECOND, format_timestamp
 
 #: A status older than this is not current.
 STALE_US: Final = 1_500_000
@@ -149,14 +150,6 @@ def _title(sight: Sight) -> Text:
     if sight.page:
         text.append(f"\ndashboard  {sight.page}", style="not bold dim")
     return text
-
-
-def columns(*names: str, right: Sequence[str] = (), title: str = "") -> Table:
-    """Returns an empty table; the columns of ``right`` are aligned to the right."""
-    table = Table(title=title or None, title_justify="left", box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for column in names:
-        table.add_column(column, justify="right" if column in right else "left", no_wrap=True)
-    return table
 
 
 def metrics_table(metrics: Mapping[str, str]) -> Table:
@@ -573,28 +566,3 @@ def _fault_state(fault: FaultStatus, now_us: int) -> Text:
     if fault.for_us is not None:
         return Text(f"now, {seconds(fault.began_us + fault.for_us - now_us)} s left", style="bold red")
     return Text("done", style="red")
-
-
-def seconds(us: int) -> str:
-    """Formats seconds, with two decimals below 10 and one above."""
-    value = us / 1e6
-    return f"{value:.2f}" if abs(value) < 10 else f"{value:.1f}"
-
-
-def count(number: int) -> str:
-    """Formats a count; zero is empty, so that it does not catch the eye."""
-    return f"{number:,}" if number else ""
-
-
-def tentative(number: int) -> Text:
-    return Text(count(number), style="yellow")
-
-
-def moment(us: int) -> str:
-    """Formats a point in tuple time, to the tenth of a second, without the year."""
-    if us <= BEFORE_TIME:
-        return ""
-    if us >= END_OF_TIME:
-        return "end"
-    whole = format_timestamp(us - us % 1_000_000)
-    return f"{whole[5:].replace('T', ' ')}.{us // 100_000 % 10}"

@@ -19,11 +19,13 @@ from rich.console import Console
 
 from replicas.cli.app import INTERRUPTED, execute, run_command
 from replicas.cli.control import fault_data
+from replicas.cli.run.narrator import how_it_died
 from replicas.cli.run.processes import metrics_address
-from replicas.cli.run.run import how_it_died, without_whom
+from replicas.cli.run.run_end import without_whom
 from replicas.cli.run.summary import failures, figures, summary_text
 from replicas.cli.sweep import lengths_of_x
-from replicas.cli.view.view import Sight, moment, render, seconds
+from replicas.cli.view.formats import moment, seconds
+from replicas.cli.view.view import Sight, render
 from replicas.client.process import SwitchWatch, _after
 from replicas.faults.model import Fault, FaultKind
 from replicas.faults.runner import Happening

@@ -1,0 +1,43 @@
+"""Formats of figures for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from spe.stream.times import BEFORE_TIME, END_OF_TIME, format_timestamp
+
+
+def columns(*names: str, right: Sequence[str] = (), title: str = "") -> Table:
+    """Returns an empty table; the columns of ``right`` are aligned to the right."""
+    table = Table(title=title or None, title_justify="left", box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for column in names:
+        table.add_column(column, justify="right" if column in right else "left", no_wrap=True)
+    return table
+
+
+def seconds(us: int) -> str:
+    """Formats seconds, with two decimals below 10 and one above."""
+    value = us / 1e6
+    return f"{value:.2f}" if abs(value) < 10 else f"{value:.1f}"
+
+
+def count(number: int) -> str:
+    """Formats a count; zero is empty, so that it does not catch the eye."""
+    return f"{number:,}" if number else ""
+
+
+def tentative(number: int) -> Text:
+    return Text(count(number), style="yellow")
+
+
+def moment(us: int) -> str:
+    """Formats a point in tuple time, to the tenth of a second, without the year."""
+    if us <= BEFORE_TIME:
+        return ""
+    if us >= END_OF_TIME:
+        return "end"
+    whole = format_timestamp(us - us % 1_000_000)
+    return f"{whole[5:].replace('T', ' ')}.{us // 100_000 % 10}"
