@@ -79,6 +79,10 @@ class MoveStatus:
     predicted_us: Integer | None
     state_from: Text
 
+    @property
+    def is_over(self) -> bool:
+        return self.phase in ("done", "dropped")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionLoad:
