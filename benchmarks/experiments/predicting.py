@@ -21,7 +21,7 @@ import trio
 from benchmarks.cpu import cores_of_ended
 from benchmarks.experiments.played_run import PlayedRun, printed_by
 from benchmarks.experiments.record import Plot, Row, experiment, once
-from replicas.cli.move import OVER, move
+from replicas.cli.move import move
 from replicas.placement.deciders.move import MovePhase
 from replicas.simulation.scenarios.scenario import Scenario
 from replicas.simulation.world.clock import JumpClock
@@ -156,7 +156,7 @@ def real_moves_of(seed: int, many: int) -> tuple[list[_Moved], float]:
                 target = random.choice([n for n in NODES if n != hosts[unit]])
                 printed_by(move, run.path, f"{unit}/0", hosts[unit], target, wait=False)
                 hosts[unit] = target
-                while _phase_of(run, number) not in OVER and time.monotonic() - begun < end_s:
+                while _phase_of(run, number) not in ("done", "dropped") and time.monotonic() - begun < end_s:
                     time.sleep(0.1)
         return _real_moves(run), cores_used()
 

@@ -12,20 +12,19 @@ from typing import Final, NamedTuple
 
 from consistency.explaining.model import Cause, CauseKind, Condition, Explanation, Look, Step, short
 from consistency.explaining.moving import arriving, moves_on_the_way
+from spe.figures.cluster_figures import usual_lag_us
 from spe.plan.describe import show_duration
 from spe.plan.directory import Directory
 from spe.plan.nodes import Policy
 from spe.plan.plan import Plan
 from spe.status import ChannelStatus, InputStatus, ReplicaStatus, UnreachedStatus
 from spe.stream.ids import Channel, PartitionId
-from spe.stream.names import NodeId, NodeState, StreamId, UnitId
+from spe.stream.names import NodeId, NodeState, StreamId
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
 
 #: Minimum time between two snapshots.
 BETWEEN_US: Final = 1_000_000
 _NOT_KNOWN: Final = UnreachedStatus("silent", "it is not known")
-#: Longest usual delay of an answer, besides the buckets and boundaries of the plan.
-USUAL_US: Final = 300_000
 #: Time to answer above which a process is overloaded.
 SLOW_ANSWER_US: Final = 300_000
 
@@ -46,11 +45,6 @@ def between_us(plan: Plan) -> int:
     """Returns the time between two snapshots in which everything advances that works."""
     slowest = max((plan.boundary_us(s) for s in plan.query.outputs), default=0)
     return max(BETWEEN_US, 2 * (slowest + plan.bucket_us))
-
-
-def usual_lag_us(plan: Plan, stream: StreamId) -> int:
-    """Returns the usual lag of a reader of a stream."""
-    return USUAL_US + 2 * plan.bucket_us + 2 * plan.boundary_us(stream)
 
 
 class Explainer:
@@ -138,7 +132,7 @@ class _Chain:
         for name in self._now.statuses:
             self._slow_to_answer(name)
         for node, replica in self._now.replicas():
-            id = PartitionId(UnitId(replica.unit), replica.partition)
+            id = replica.id
             if replica.state is NodeState.RECOVERING and replica.error is None and (node, str(id)) in coming:
                 continue
             if replica.state is not NodeState.STABLE or replica.error is not None:
@@ -222,7 +216,7 @@ class _Chain:
 
     def _of_replicas(self, channel: Channel) -> Condition:
         maker = self._plan.maker_of(channel)
-        replicas = [self._now.replica(host, *maker) for host in self._hosts(maker)]
+        replicas = [self._now.replica(host, maker) for host in self._hosts(maker)]
         states = [replica.state for replica in replicas if replica is not None and replica.error is None]
         if not states:
             return Condition.SILENT
@@ -304,7 +298,7 @@ class _Chain:
 
     def _replica(self, depth: int, node: str, id: PartitionId) -> None:
         name = f"{id}@{node}"
-        status = self._now.replica(node, *id)
+        status = self._now.replica(node, id)
         if (node, id) in self._known:
             self._step(depth, name, "as above")
             return
@@ -378,7 +372,7 @@ class _Chain:
 
     def _inputs(self, depth: int, node: str, status: ReplicaStatus) -> bool:
         """Follows the inputs that hold up a replica; returns whether there are any."""
-        old = self._before.replica(node, status.unit, status.partition)
+        old = self._before.replica(node, status.id)
         earlier = {} if old is None else {i.channel: i for i in old.inputs}
         ahead = max((i.frontier for i in status.inputs), default=BEFORE_TIME)
         follows = False
@@ -389,9 +383,7 @@ class _Chain:
             stuck = was is not None and was.frontier >= each.frontier
             allowed_us = self._lag_us(channel)
             if status.state is NodeState.UP_FAILURE:
-                allowed_us = min(
-                    allowed_us, self._settings(node, PartitionId(UnitId(status.unit), status.partition)).alpha_x_us
-                )
+                allowed_us = min(allowed_us, self._settings(node, status.id).alpha_x_us)
             behind = min(ahead, END_OF_TIME) - each.frontier if ahead < END_OF_TIME else 0
             if stuck or each.main is None or behind > allowed_us:
                 follows = True
@@ -434,7 +426,7 @@ class _Chain:
             self._down(depth, producer)
             self.next[f"when {producer} is back, {reader} reads on where it stopped"] = None
             return
-        replica = None if id is None else self._now.replica(producer, *id)
+        replica = None if id is None else self._now.replica(producer, id)
         if id is not None and (replica is None or replica.error is not None or replica.state is NodeState.RECOVERING):
             self._replica(depth, producer, id)
             return
@@ -533,7 +525,7 @@ class _Chain:
         return self._hosts(self._plan.maker_of(channel))
 
     def _serves(self, node: str, id: PartitionId) -> bool:
-        status = self._now.replica(node, *id)
+        status = self._now.replica(node, id)
         return status is not None and status.error is None and status.state is not NodeState.RECOVERING
 
     def _reach(self, look: Look, producer: str, channel: Channel) -> int | None:
@@ -541,7 +533,7 @@ class _Chain:
         if channel.stream in self._plan.sources:
             source = look.source(channel.stream)
             return None if source is None or source.log is None else source.log.frontier
-        status = look.replica(producer, *self._plan.maker_of(channel))
+        status = look.replica(producer, self._plan.maker_of(channel))
         return None if status is None else status.frontier
 
     def _lag_us(self, channel: Channel) -> int:
@@ -551,7 +543,7 @@ class _Chain:
         status = self._now.node(node)
         share = self._directory.share(self._plan, id.unit, NodeId(node)) if node in self._directory.nodes else None
         if status is not None and status.settings is not None:
-            settings, replica = status.settings, self._now.replica(node, *id)
+            settings, replica = status.settings, self._now.replica(node, id)
             x_us = replica.x_us if replica is not None and replica.x_us is not None else settings.x_us
             return _Waits(round(settings.alpha * x_us), Policy(settings.during_failure))
         return _Waits(0, Policy.PROCESS) if share is None else _Waits(share.alpha_x_us, share.during_failure)

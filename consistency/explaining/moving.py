@@ -35,8 +35,7 @@ def _open(now: Look) -> list[MoveStatus]:
 
 def _described(move: MoveStatus, now: Look) -> str:
     why = f": {move.why}" if move.why else ""
-    began_us = min(move.began_us.values(), default=now.at_us)
-    since = f", {short(max(0, now.at_us - began_us))} after its order"
+    since = f", {short(max(0, move.took_us(now.at_us)))} after its order"
     expected = "" if move.predicted_us is None else f"; expected to take {short(move.predicted_us)}"
     what = "the standby " if move.role == "standby" else ""
     route = f"from {move.source} to {move.target}"

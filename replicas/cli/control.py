@@ -10,12 +10,13 @@ from typing import Any, Final
 import trio
 from pydantic import TypeAdapter
 
-from replicas.cli.view.view import Sight, make_console, metrics_table, render
+from replicas.cli.view.view import make_console, metrics_table, render
 from replicas.faults.model import LINKS, REAL, one_fault
 from replicas.local.polling import Poller
 from replicas.local.run_dir import SUPERVISOR, Target, load_target, require_addresses
 from replicas.local.run_over import compares, while_it_runs, why_over
 from spe.errors import SpeError
+from spe.figures.sight import Sight
 from spe.runtime.production import production_env
 from spe.status import ClusterStatus
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import trio
@@ -12,6 +11,7 @@ from replicas.link.connection import Connection, Identity, dial
 from replicas.local.run_dir import SUPERVISOR
 from replicas.producer.server import request
 from spe.errors import LinkBroken, RemoteProtocolError, SpeError
+from spe.figures.sight import Seen
 from spe.plan.directory import COORDINATOR
 from spe.plan.plan import Plan
 from spe.runtime.env import Env
@@ -31,20 +31,6 @@ ANSWER_S: Final = 1.0
 PERIOD_S: Final = 0.2
 
 S = TypeVar("S", bound=ProcessStatus)
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """The last status of a process.
-
-    Attributes:
-      at_us: wall time at which it came.
-      took_us: time that the process took to answer.
-    """
-
-    status: ProcessStatus
-    at_us: int
-    took_us: int = 0
 
 
 def last_of(statuses: Mapping[str, Seen], name: str, kind: type[S]) -> S | None:

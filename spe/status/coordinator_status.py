@@ -83,6 +83,11 @@ class MoveStatus:
     def is_over(self) -> bool:
         return self.phase in ("done", "dropped")
 
+    def took_us(self, now_us: int) -> int:
+        """Returns the time since its order; until its end if it is over; 0 before its first phase."""
+        times = self.began_us.values()
+        return (max(times) if self.is_over else now_us) - min(times) if times else 0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionLoad:

@@ -8,6 +8,8 @@ from typing import Literal
 
 from spe.status.field_types import Flag, Integer, Many, Number, State, Text
 from spe.status.process_status import CommonStatus, HistogramStatus
+from spe.stream.ids import PartitionId
+from spe.stream.names import UnitId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +161,10 @@ class ReplicaStatus:
     partners: Mapping[Text, State | None] = field(default_factory=dict)
     asks: Flag = False
 
+    @property
+    def id(self) -> PartitionId:
+        return PartitionId(UnitId(self.unit), self.partition)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandbyStatus:
@@ -179,6 +185,10 @@ class StandbyStatus:
     trouble: Text
     positions: Mapping[Text, Integer]
     makers: Many[Text]
+
+    @property
+    def id(self) -> PartitionId:
+        return PartitionId(UnitId(self.unit), self.partition)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ from replicas.cli.run.run_end import RunEnd
 from replicas.cli.run.run_options import RunOptions
 from replicas.cli.run.summary import failures, figures, summary_text
 from replicas.cli.run.verdict import judge, sinks
-from replicas.cli.view.view import Sight, make_console, render
+from replicas.cli.view.view import make_console, render
 from replicas.faults.model import processes_of
 from replicas.faults.runner import FaultRunner
 from replicas.faults.state import Action, Conditions, Do, FaultState
@@ -41,6 +41,7 @@ from replicas.local.supervisor import Hands, Restarts, SupervisorService, fault_
 from replicas.on_spark.addresses import placed
 from replicas.producer.server import Server
 from spe.config.document import Document
+from spe.figures.sight import Sight
 from spe.runtime.production import production_env
 
 #: Time between "all are ready" and the first tuple: sources open their logs, nodes and clients connect.

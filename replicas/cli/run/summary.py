@@ -13,7 +13,8 @@ from rich.text import Text
 from replicas.cli.view.formats import columns, count, seconds
 from replicas.faults.runner import Happening
 from replicas.local.history import EventList
-from spe.metrics.histogram import at_most, merged
+from spe.figures.cluster_figures import used_x
+from spe.figures.histogram import merged
 from spe.plan.delays import slowest_way
 from spe.plan.describe import show_bound, show_lateness
 from spe.plan.directory import Directory
@@ -158,8 +159,8 @@ def _log(each: Sequence[LogStatus]) -> dict[str, Any] | None:
 
 def _x_used(each: Sequence[HistogramStatus | None]) -> dict[str, float] | None:
     """Returns the share of X that a replica used, 1 is all of it; None if it released nothing."""
-    used = merged(each)
-    return None if used is None else {"largest": used.largest, "p99": at_most(used, 0.99), "releases": sum(used.counts)}
+    used = used_x(merged(each))
+    return None if used is None else asdict(used)
 
 
 def _source(history: EventList, source: Source) -> dict[str, Any]:

@@ -7,10 +7,10 @@ from typing import Final
 
 import trio
 
-from replicas.cli.view.view import STALE_US, Sight
 from replicas.local.polling import Poller, last_of
 from replicas.local.run_dir import SUPERVISOR, Target, load_target, require_addresses
 from replicas.local.run_over import refuse_over, why_over
+from spe.figures.sight import STALE_US, Sight
 from spe.status import SupervisorStatus
 
 _LOOK_S: Final = 0.5

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from spe.figures.figure import Figure
+from spe.figures.histogram import Histogram
 from spe.metrics.exposition import Exposition
 from spe.metrics.health import not_ready
-from spe.metrics.histogram import Histogram
 from spe.metrics.pages import pages
 from spe.metrics.status_metrics import METRICS, exposition
 from spe.runtime.process_figures import process_figures
