@@ -9,7 +9,7 @@ from typing import Final
 import trio
 
 from replicas.local.polling import Poller, last_of
-from replicas.local.run_dir import Target, load_target, require_addresses
+from replicas.local.run_dir import Target, load_coordinated
 from replicas.local.run_over import refuse_over, while_it_runs
 from spe.errors import SpeError
 from spe.plan.directory import COORDINATOR
@@ -52,18 +52,13 @@ def leave(path: Path, node: str) -> int:
 
 def _order(path: Path, order: MoveOrder, *, wait: bool) -> int:
     """Gives an order to the coordinator.  Raises SpeError: it refuses, or does not answer."""
-    target = load_target(path)
-    if not target.directory.coordinated:
-        raise SpeError(
-            f"{path} has no coordinator, which moves partitions; add a section `coordinator`, a spare node or a standby"
-        )
-    require_addresses(path, target, [COORDINATOR])
+    target = load_coordinated(path, "moves partitions")
     with while_it_runs(target):
         return trio.run(_give, target, order, wait)
 
 
 async def _give(target: Target, order: MoveOrder, wait: bool) -> int:
-    poller = Poller(target.env(), target.plan, target.addresses, target.token)
+    poller = Poller.of(target)
     answer = expect(await poller.ask(COORDINATOR, order, wait_s=ORDER_S), MoveAnswer)
     if answer.error:
         raise SpeError(answer.error)

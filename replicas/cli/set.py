@@ -10,7 +10,7 @@ import trio
 
 from replicas.cli.move import ORDER_S
 from replicas.local.polling import Poller, last_of
-from replicas.local.run_dir import Target, load_target, require_addresses
+from replicas.local.run_dir import Target, load_coordinated
 from replicas.local.run_over import refuse_over, while_it_runs
 from spe.errors import SpeError
 from spe.figures.cluster_figures import in_force
@@ -32,12 +32,7 @@ def set_node(path: Path, node: str, changes: Sequence[str], *, wait: bool) -> in
       SpeError: the order is refused, or the coordinator does not answer.
     """
     order = SetOrder(node, [_setting(change) for change in changes])
-    target = load_target(path)
-    if not target.directory.coordinated:
-        raise SpeError(
-            f"{path} has no coordinator, which changes nodes; add a section `coordinator`, a spare node or a standby"
-        )
-    require_addresses(path, target, [COORDINATOR])
+    target = load_coordinated(path, "changes nodes")
     with while_it_runs(target):
         return trio.run(_give, target, order, wait)
 
@@ -55,7 +50,7 @@ def _setting(text: str) -> Setting:
 
 
 async def _give(target: Target, order: SetOrder, wait: bool) -> int:
-    poller = Poller(target.env(), target.plan, target.addresses, target.token)
+    poller = Poller.of(target)
     answer = expect(await poller.ask(COORDINATOR, order, wait_s=ORDER_S), SetAnswer)
     if answer.error:
         raise SpeError(answer.error)

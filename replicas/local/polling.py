@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 import trio
 
 from replicas.link.connection import Connection, Identity, dial
-from replicas.local.run_dir import SUPERVISOR
+from replicas.local.run_dir import SUPERVISOR, Target
 from replicas.producer.server import request
 from spe.errors import LinkBroken, RemoteProtocolError, SpeError
 from spe.figures.sight import Seen
@@ -82,6 +82,15 @@ class Poller:
         #: Why the last request failed; absent if it did not.
         self.errors: dict[str, UnreachedStatus] = {}
 
+    @classmethod
+    def of(cls, target: Target) -> Poller:
+        """Makes the poller of a command."""
+        return cls(target.env(), target.plan, target.addresses, target.token)
+
+    def now_us(self) -> int:
+        """Returns the wall time by which answers are dated."""
+        return self._env.clock.wall_us()
+
     async def ask(self, name: str, message: Message, *, wait_s: float = ANSWER_S) -> Message:
         """Sends one request on a connection of its own.
 
@@ -117,6 +126,14 @@ class Poller:
             self.errors[name] = UnreachedStatus.of(error)
             return False
         return True
+
+    async def ask_all(self) -> None:
+        """Asks all processes once, those that have joined too; not the supervisor."""
+        async with trio.open_nursery() as nursery:
+            self.joined = lambda name: nursery.start_soon(self.ask_status, name)
+            for name in self.addresses:
+                if name != SUPERVISOR:
+                    nursery.start_soon(self.ask_status, name)
 
     async def nodes(self) -> dict[str, NodeStatus]:
         """Returns the present status of each node that answers; also of nodes that have joined."""

@@ -13,12 +13,15 @@ from replicas.cli.options import Conf, Junit, Master, duration_us
 from spe.errors import SpeError
 
 
+RunDirs = Annotated[
+    list[str],
+    Parameter(help="Directory or URI of a run, or with --verify a report.json; several runs are also compared."),
+]
+
+
 @app.command(sort_key=11)
 def report(
-    run_dirs: Annotated[
-        list[str],
-        Parameter(help="Directory or URI of a run, or with --verify a report.json; several runs are also compared."),
-    ],
+    run_dirs: RunDirs,
     /,
     *,
     master: Master = None,
@@ -50,15 +53,18 @@ def report(
     settings = parse_conf(conf or [])
     if every is not None and not follow:
         raise SpeError("expected --every with --follow only")
-    if not follow:
-        return report(run_dirs, master=master, conf=settings, out=out, wait=wait, junit=junit, verify=verify)
-    if verify or wait or junit is not None or out is not None or len(run_dirs) != 1:
+    if follow and (verify or wait or junit is not None or out is not None or len(run_dirs) != 1):
         raise SpeError("expected --follow with one run, and without --verify, --junit and --out")
-    from replicas.cli.follow import EVERY_US
-    from replicas.cli.follow import follow as follow_run
+    if follow:
+        return _follow(run_dirs[0], every, master, settings)
+    return report(run_dirs, master=master, conf=settings, out=out, wait=wait, junit=junit, verify=verify)
+
+
+def _follow(run_dir: str, every: str | None, master: str | None, settings: dict[str, str]) -> int:
+    from replicas.cli.follow import EVERY_US, follow
 
     every_us = EVERY_US if every is None else duration_us("--every", every)
-    return follow_run(run_dirs[0], every_us=every_us, master=master, conf=settings)
+    return follow(run_dir, every_us=every_us, master=master, conf=settings)
 
 
 @app.command(sort_key=11)

@@ -23,7 +23,7 @@ from replicas.cli.run.request import check_request, open_job
 from replicas.cli.run.run_end import RunEnd
 from replicas.cli.run.run_options import RunOptions
 from replicas.cli.run.summary import failures, figures, summary_text
-from replicas.cli.run.verdict import judge, sinks
+from replicas.cli.run.verdict import judge, not_compared, sinks
 from replicas.cli.view.view import make_console, render
 from replicas.faults.model import processes_of
 from replicas.faults.runner import FaultRunner
@@ -282,13 +282,7 @@ class Supervisor:
     async def _judge(self, reason: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """Judges the results and the sinks in a thread, so that Ctrl-C can interrupt it."""
         job, complete = self._job, not reason
-        verdict: dict[str, Any] = {
-            "equal": None,
-            "complete": complete,
-            "rows": 0,
-            "differences": [],
-            "reason": "interrupted",
-        }
+        verdict = not_compared(complete, "interrupted")
         judged_sinks: list[dict[str, Any]] = []
         self._narrator.say("comparing with the reference run …")
         self._comparing = trio.CancelScope()

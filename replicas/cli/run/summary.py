@@ -28,15 +28,9 @@ DOWN: Final = "DOWN"
 
 
 def figures(
-    plan: Plan,
-    directory: Directory,
-    history: EventList,
-    happenings: Sequence[Happening],
-    begun_us: int,
-    ended_us: int,
-    *,
-    down: Collection[str] = (),
-) -> dict[str, Any]:
+    plan: Plan, directory: Directory, history: EventList, happenings: Sequence[Happening], begun_us: int,
+    ended_us: int, *, down: Collection[str] = (),
+) -> dict[str, Any]:  # fmt: skip
     """Returns all measurements as plain data; times in microseconds.
 
     Args:
@@ -49,14 +43,10 @@ def figures(
         for stream in client.reads
         for p in range(plan.partitions_of(stream))
     ]
-    measured = [c for c in channels if c["delay_max_us"] is not None]
-    worst = max(measured, key=lambda c: c["delay_max_us"] / c["bound_us"], default=None)
     return {
         "duration_us": ended_us - begun_us,
-        "stable": sum(c["stable"] for c in channels),
-        "tentative": sum(c["tentative"] for c in channels),
-        "undone": sum(c["undone"] for c in channels),
-        "worst": None if worst is None else {k: worst[k] for k in ("channel", "delay_max_us", "bound_us", "shares_us")},
+        **{name: sum(c[name] for c in channels) for name in ("stable", "tentative", "undone")},
+        "worst": _worst(channels),
         "stable_gap_max_us": max((c["stable_gap_max_us"] for c in channels), default=0),
         "channels": channels,
         "switches": [
@@ -73,6 +63,13 @@ def figures(
         "sources": [_source(history, source) for source in plan.sources.values()],
         "faults": [_fault(h, begun_us) for h in happenings],
     }
+
+
+def _worst(channels: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Returns the channel with the longest delay relative to its bound."""
+    measured = [c for c in channels if c["delay_max_us"] is not None]
+    worst = max(measured, key=lambda c: c["delay_max_us"] / c["bound_us"], default=None)
+    return None if worst is None else {k: worst[k] for k in ("channel", "delay_max_us", "bound_us", "shares_us")}
 
 
 def _as_run(directory: Directory, history: EventList) -> Directory:
@@ -114,7 +111,7 @@ def _ran(directory: Directory, history: EventList, node: NodeId) -> list[Replica
 
 def _parts(history: EventList, id: ReplicaId) -> list[ReplicaStatus]:
     starts = history.over(id.node, NodeStatus)
-    return [replica for status in starts for replica in status.replicas if (replica.unit, replica.partition) == id.of]
+    return [replica for status in starts for replica in status.replicas if replica.id == id.of]
 
 
 def _replica(history: EventList, id: ReplicaId) -> dict[str, Any]:
