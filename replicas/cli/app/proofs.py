@@ -12,7 +12,6 @@ from replicas.cli.app.application import app
 from replicas.cli.options import Conf, Junit, Master, duration_us
 from spe.errors import SpeError
 
-
 RunDirs = Annotated[
     list[str],
     Parameter(help="Directory or URI of a run, or with --verify a report.json; several runs are also compared."),
