@@ -222,9 +222,8 @@ class ClusterFigures:
 
     def replica(self, id: ReplicaId) -> ReplicaRow:
         sight, node = self.sight, id.node
-        return ReplicaRow(
-            id, sight.word(node), sight.node(node), sight.replica(node, id.of), sight.standby(node, id.of)
-        )
+        status, standby = sight.replica(node, id.of), sight.standby(node, id.of)
+        return ReplicaRow(id, sight.word(node), sight.node(node), status, standby)
 
     def replicas(self) -> Iterator[ReplicaRow]:
         """Yields the replicas of all nodes."""

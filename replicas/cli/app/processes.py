@@ -62,11 +62,11 @@ def node(
     """Run one node."""
     from replicas.cli.run.processes import join_node_process, run_node_process
 
-    given = {f.name: value for f in fields(own) if (value := getattr(own, f.name)) is not None}
+    own_settings = {f.name: value for f in fields(own) if (value := getattr(own, f.name)) is not None}
     if join:
-        return join_node_process(config, node, given, options)
-    if given:
-        raise SpeError(f"--{next(iter(given))} goes with --join; for a node of the configuration, set it there")
+        return join_node_process(config, node, own_settings, options)
+    if own_settings:
+        raise SpeError(f"--{next(iter(own_settings))} goes with --join; for a node of the configuration, set it there")
     return run_node_process(config, node, options)
 
 

@@ -70,8 +70,8 @@ def plan(target: Path, options: PlanOptions) -> int:
     console = Console(highlight=False, width=None if Console().is_terminal else 110)
     _head(console, problem, chosen, planned.notes)
     if layout is not None and failures:
-        of = share(layout.value(problem, placed))
-        console.print(f"with these places for replicas, which fail with their domains: OF {of}")
+        fidelity = share(layout.value(problem, placed))
+        console.print(f"with these places for replicas, which fail with their domains: OF {fidelity}")
     console.print(_why(problem, chosen, layout, placed))
     console.print(_comparison(problem, chosen, options.seconds))
     curve = _curve(problem, Algorithm(algorithm), options.seconds)

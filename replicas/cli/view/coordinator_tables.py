@@ -1,4 +1,4 @@
-"""What the coordinator decides: moves, recoveries, versions of the directory, and changed settings."""
+"""Tables of the decisions of the coordinator: moves, recoveries, versions of the directory, and changed settings."""
 
 from __future__ import annotations
 
