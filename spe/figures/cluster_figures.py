@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
-from typing import Final
+from typing import Final, NamedTuple
 
 from spe.figures.histogram import at_most
 from spe.figures.sight import Sight
@@ -24,7 +24,7 @@ from spe.status import (
     StandbyStatus,
 )
 from spe.stream.ids import Channel, PartitionId, ReplicaId
-from spe.stream.names import NodeId, StreamId
+from spe.stream.names import NodeId, NodeState, StreamId
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
 
 STARTING: Final = "starting"
@@ -46,8 +46,7 @@ def current_delay_us(channel: ChannelStatus, now_us: int) -> int | None:
     return max(channel.delay_us, 0 if channel.last_arrival_us is None else now_us - channel.last_arrival_us)
 
 
-@dataclass(frozen=True, slots=True)
-class UsedX:
+class UsedX(NamedTuple):
     """Shares of X that waits or delays took; 1 is all of it.
 
     Attributes:
@@ -61,9 +60,9 @@ class UsedX:
 
 def used_x(histogram: HistogramStatus | None) -> UsedX | None:
     """Returns the shares in a histogram; None if it has no value."""
-    if histogram is None or not sum(histogram.counts):
+    if histogram is None or not (releases := sum(histogram.counts)):
         return None
-    return UsedX(histogram.largest, at_most(histogram, 0.99), sum(histogram.counts))
+    return UsedX(histogram.largest, at_most(histogram, 0.99), releases)
 
 
 def partition_name(plan: Plan, id: PartitionId) -> str:
@@ -82,8 +81,7 @@ def in_force(node: Node, settings: SettingsStatus) -> Node:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class SourceRow:
+class SourceRow(NamedTuple):
     """Figures of a source.
 
     Attributes:
@@ -102,8 +100,7 @@ class SourceRow:
         return "failed" if self.log.fault else "ended" if self.log.ended else "running"
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaRow:
+class ReplicaRow(NamedTuple):
     """Figures of a replica that a node runs, stands by for, or should run.
 
     Attributes:
@@ -124,32 +121,31 @@ class ReplicaRow:
             return STARTING if self.standby is None else STANDS_BY
         return STOPPED if self.status.error else self.status.state.name
 
-    @property
-    def troubles(self) -> Mapping[str, str]:
-        """The first problem of each kind, the worst kind first."""
+    def troubles(self) -> Iterator[tuple[str, str]]:
+        """Yields the first problem of each kind, with the kind; the worst kind first."""
         if (status := self.status) is None:
-            return {}
-        other_logs = [why for each in status.inputs for why in each.other_logs.values()]
-        all_ = {
-            "error": [status.error] if status.error else [],
-            "differs": status.differs,
-            "missing": status.missing,
-            "other log": other_logs,
-            "skew": status.skew,
-        }
-        return {kind: problems[0] for kind, problems in all_.items() if problems}
+            return
+        if status.error:
+            yield "error", status.error
+        if status.differs:
+            yield "differs", status.differs[0]
+        if status.missing:
+            yield "missing", status.missing[0]
+        if other_logs := next((each.other_logs for each in status.inputs if each.other_logs), None):
+            yield "other log", next(iter(other_logs.values()))
+        if status.skew:
+            yield "skew", status.skew[0]
 
     @property
     def lead_us(self) -> int:
         """Tuple time by which tentative results are ahead of stable ones."""
         status = self.status
-        if status is None or status.state.name == "STABLE" or status.tentative_frontier >= END_OF_TIME:
+        if status is None or status.state is NodeState.STABLE or status.tentative_frontier >= END_OF_TIME:
             return 0
         return max(0, status.tentative_frontier - max(status.frontier, BEFORE_TIME))
 
 
-@dataclass(frozen=True, slots=True)
-class ChannelRow:
+class ChannelRow(NamedTuple):
     """Figures of a channel of a client.
 
     Attributes:
@@ -174,6 +170,8 @@ class ClusterFigures:
         self.plan = plan
         self.directory = directory
         self.sight = sight
+        #: Words of nodes, which have many replicas.
+        self._words: dict[str, str] = {}
 
     @cached_property
     def nodes(self) -> tuple[NodeId, ...]:
@@ -221,9 +219,12 @@ class ClusterFigures:
         return SourceRow(stream, self.sight.word(f"source:{stream}"), None if status is None else status.log)
 
     def replica(self, id: ReplicaId) -> ReplicaRow:
-        sight, node = self.sight, id.node
-        status, standby = sight.replica(node, id.of), sight.standby(node, id.of)
-        return ReplicaRow(id, sight.word(node), sight.node(node), status, standby)
+        sight, node, partition = self.sight, id.node, id.of
+        if (word := self._words.get(node)) is None:
+            word = self._words[node] = sight.word(node)
+        status = sight.replica(node, partition)
+        standby = sight.standby(node, partition) if status is None else None
+        return ReplicaRow(id, word, sight.node(node), status, standby)
 
     def replicas(self) -> Iterator[ReplicaRow]:
         """Yields the replicas of all nodes."""

@@ -209,7 +209,7 @@ class _Frame:
             self._reads(replica),
             [i.channel for i in replica.inputs if i.main is None and i.frontier < END_OF_TIME],
             [[i.channel, i.corrections] for i in replica.inputs if i.corrections],
-            next(iter(row.troubles.values()), ""),
+            next((text for _, text in row.troubles()), ""),
         ]
 
     def _reads(self, replica: ReplicaStatus) -> list[list[str]]:

@@ -157,7 +157,7 @@ def _log(each: Sequence[LogStatus]) -> dict[str, Any] | None:
 def _x_used(each: Sequence[HistogramStatus | None]) -> dict[str, float] | None:
     """Returns the share of X that a replica used, 1 is all of it; None if it released nothing."""
     used = used_x(merged(each))
-    return None if used is None else asdict(used)
+    return None if used is None else used._asdict()
 
 
 def _source(history: EventList, source: Source) -> dict[str, Any]:

@@ -60,7 +60,7 @@ def _cells(row: ReplicaRow) -> list[str | Text]:
 
 
 def _state(row: ReplicaRow) -> Text:
-    text, troubles = state_text(row.state), row.troubles
+    text, troubles = state_text(row.state), dict(row.troubles())
     if not row.word and "error" not in troubles:
         for kind, style in _TROUBLE_STYLES.items():
             if kind in troubles:
