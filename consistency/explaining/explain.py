@@ -84,6 +84,7 @@ class _Follower:
 
     def __init__(self, facts: Facts, chain: Chain) -> None:
         self._facts = facts
+        self._plan = facts.plan
         self._now = facts.now
         self._chain = chain
         #: Replicas already visited: each is explained once.
@@ -130,17 +131,11 @@ class _Follower:
             self._chain.servers(name, status.away)
             return condition
         if received.producer is None:
-            for host in self._facts.hosts(self._facts.plan.maker_of(channel)):
-                self._unread(1, host, name, self._facts.plan.maker_of(channel))
+            for host in self._facts.hosts(self._plan.maker_of(channel)):
+                self._unread(1, host, name, self._plan.maker_of(channel))
             return condition
-        self._producer(
-            1,
-            channel,
-            received.producer,
-            name,
-            received.frontier,
-            stuck=self._facts.is_stuck(client, channel, received),
-        )
+        stuck = self._facts.is_stuck(client, channel, received)
+        self._producer(1, channel, received.producer, name, received.frontier, stuck=stuck)
         if received.held and not self._chain.causes:
             self._chain.cause(
                 CauseKind.CORRECTING,
@@ -168,7 +163,7 @@ class _Follower:
 
     def _output(self, channel: Channel, depth: int = 0) -> Condition:
         """Returns the condition of an output without a client, by the replicas."""
-        for host in self._facts.hosts(self._facts.plan.maker_of(channel)):
+        for host in self._facts.hosts(self._plan.maker_of(channel)):
             self._producer(depth, channel, host, "", BEFORE_TIME, stuck=False)
         return self._facts.condition("", channel)
 
@@ -185,19 +180,17 @@ class _Follower:
             self._chain.down(depth, producer)
             self._says_who_else(channel, producer, reader)
             return
-        reach, old = (
-            self._facts.reach(self._now, producer, channel),
-            self._facts.reach(self._facts.before, producer, channel),
-        )
+        reach = self._facts.reach(self._now, producer, channel)
+        old = self._facts.reach(self._facts.before, producer, channel)
         behind = 0 if reach is None else reach - max(frontier, BEFORE_TIME)
         moves = reach is not None and old is not None and reach > old
         if reader and reach is not None and behind > self._facts.lag_us(channel) and (stuck or moves):
             self._link(depth, channel, producer, reader, behind, stuck)
             return
-        if channel.stream in self._facts.plan.sources:
+        if channel.stream in self._plan.sources:
             self._source(depth, channel.stream, moves=moves)
         else:
-            self._replica(depth, producer, self._facts.plan.maker_of(channel))
+            self._replica(depth, producer, self._plan.maker_of(channel))
 
     def _link(self, depth: int, channel: Channel, producer: str, reader: str, behind_us: int, stuck: bool) -> None:
         """Explains a producer that has what the reader lacks."""
@@ -213,20 +206,13 @@ class _Follower:
             return
         if reader.startswith("client:"):
             why = f"{reader} takes what {producer} has late: it is slow, or the link between them is cut or slow"
-            self._chain.cause(
-                CauseKind.SLOW,
-                (reader, producer),
-                why,
-                f"{producer} keeps what {reader} has not acknowledged; it gets everything in order",
-            )
+            then = f"{producer} keeps what {reader} has not acknowledged; it gets everything in order"
+            self._chain.cause(CauseKind.SLOW, (reader, producer), why, then)
             return
         kind = "cut or far too slow" if stuck else "slow"
-        self._chain.cause(
-            CauseKind.LINK,
-            (producer, reader),
-            f"the link between {producer} and {reader} is {kind}",
-            f"when it works again, {reader} reads on where it stopped",
-        )
+        why = f"the link between {producer} and {reader} is {kind}"
+        then = f"when it works again, {reader} reads on where it stopped"
+        self._chain.cause(CauseKind.LINK, (producer, reader), why, then)
 
     def _all_late(self, reader: str) -> bool:
         """Does a node lag behind all of several producers?"""
@@ -240,12 +226,12 @@ class _Follower:
         return len({input_.main for input_ in inputs}) > 1 and all(behind)
 
     def _says_who_else(self, channel: Channel, producer: str, reader: str) -> None:
-        if channel.stream in self._facts.plan.sources:
+        if channel.stream in self._plan.sources:
             self._chain.next[f"when {producer} is back, what it has logged comes, and all is corrected"] = None
             return
-        others = [h for h in self._facts.hosts(self._facts.plan.maker_of(channel)) if h != producer]
-        able = [h for h in others if self._facts.serves(h, self._facts.plan.maker_of(channel))]
-        heartbeats = show_duration(4 * self._facts.plan.timing.heartbeat_us)
+        others = [h for h in self._facts.hosts(self._plan.maker_of(channel)) if h != producer]
+        able = [h for h in others if self._facts.serves(h, self._plan.maker_of(channel))]
+        heartbeats = show_duration(4 * self._plan.timing.heartbeat_us)
         if able:
             self._chain.next[f"{reader or 'whoever reads it'} switches to {able[0]} within {heartbeats}"] = None
         else:
@@ -265,12 +251,8 @@ class _Follower:
             return
         if status.error is not None:
             self._chain.step(depth, name, f"has stopped: {status.error}")
-            self._chain.cause(
-                CauseKind.FAILED,
-                (node,),
-                f"{name} has stopped: {status.error}",
-                f"it begins again from a partner's state when {node} is restarted",
-            )
+            then = f"it begins again from a partner's state when {node} is restarted"
+            self._chain.cause(CauseKind.FAILED, (node,), f"{name} has stopped: {status.error}", then)
             return
         self._of_state(depth, name, node, id, status)
 
@@ -283,20 +265,13 @@ class _Follower:
                 lacks = f"; it lacks {', '.join(replica_status.missing)}" if replica_status.missing else ""
                 self._chain.step(depth, name, f"is RECOVERING{lacks}")
                 if not self._inputs(depth + 1, node, replica_status):
-                    self._chain.cause(
-                        CauseKind.RECOVERING,
-                        (node,),
-                        f"{name} takes its state and catches up{lacks}",
-                        f"{name} serves when it has caught up",
-                    )
+                    why = f"{name} takes its state and catches up{lacks}"
+                    self._chain.cause(CauseKind.RECOVERING, (node,), why)
+                self._chain.next[f"{name} serves when it has caught up"] = None
             case NodeState.STABILIZATION:
                 self._chain.step(depth, name, f"is in STABILIZATION; {replica_status.redone_rows:,} rows redone so far")
-                self._chain.cause(
-                    CauseKind.CORRECTING,
-                    (node,),
-                    f"{name} corrects what was tentative",
-                    f"{name} sends an undo and the stable results, then it is STABLE",
-                )
+                then = f"{name} sends an undo and the stable results, then it is STABLE"
+                self._chain.cause(CauseKind.CORRECTING, (node,), f"{name} corrects what was tentative", then)
             case NodeState.UP_FAILURE:
                 policy = self._facts.waits(node, id).during_failure
                 how = "waits (policy suspend)" if policy is Policy.SUSPEND else "goes on without some input"
@@ -310,12 +285,9 @@ class _Follower:
     def _stable(self, depth: int, name: str, node: str, id: PartitionId, status: ReplicaStatus) -> None:
         if status.fill >= 1:
             self._chain.step(depth, name, "is STABLE, and its output buffer is full")
-            self._chain.cause(
-                CauseKind.FULL,
-                (node,),
-                f"the output buffer of {name} is full: somebody does not acknowledge",
-                "nothing stable leaves until a consumer acknowledges, or is removed",
-            )
+            why = f"the output buffer of {name} is full: somebody does not acknowledge"
+            then = "nothing stable leaves until a consumer acknowledges, or is removed"
+            self._chain.cause(CauseKind.FULL, (node,), why, then)
             return
         waits = f", and has waited for {short(status.waiting_us)}" if status.waiting_us else ""
         self._chain.step(depth, name, f"is STABLE{waits}")
@@ -329,18 +301,11 @@ class _Follower:
         """Explains a replica without missing input: it corrects soon."""
         busy = [partner for partner, state in status.partners.items() if state is NodeState.STABILIZATION]
         if status.skew:
-            self._chain.cause(
-                CauseKind.X,
-                (node,),
-                f"{status.skew[0]}, more than αX waits for at {name}",
-                "results stay tentative until it catches up, or X is longer",
-            )
+            then = "results stay tentative until it catches up, or X is longer"
+            self._chain.cause(CauseKind.X, (node,), f"{status.skew[0]}, more than αX waits for at {name}", then)
         elif busy:
-            self._chain.cause(
-                CauseKind.CORRECTING,
-                (node, *busy),
-                f"{name} has all of its input, and waits until {busy[0]} has corrected",
-            )
+            why = f"{name} has all of its input, and waits until {busy[0]} has corrected"
+            self._chain.cause(CauseKind.CORRECTING, (node, *busy), why)
         else:
             self._chain.cause(CauseKind.CORRECTING, (node,), f"{name} has all of its input, and is about to correct")
 
@@ -376,14 +341,9 @@ class _Follower:
         how = "brings nothing new" if stuck else f"is {short(behind_us)} behind another input"
         if input_.main is None:
             self._chain.step(depth, who, "is read from nobody")
-            makers = self._facts.makers(channel)
-            for maker in makers:
-                self._unread(
-                    depth + 1,
-                    maker,
-                    node,
-                    None if channel.stream in self._facts.plan.sources else self._facts.plan.maker_of(channel),
-                )
+            partition = None if channel.stream in self._plan.sources else self._plan.maker_of(channel)
+            for maker in self._facts.makers(channel):
+                self._unread(depth + 1, maker, node, partition)
             return
         self._chain.step(depth, who, f"{how}, read from {input_.main}")
         count = len(self._chain.causes)
@@ -391,12 +351,8 @@ class _Follower:
         if len(self._chain.causes) == count and not stuck:
             x_us = status.x_us or self._facts.directory.nodes[NodeId(node)].x_us
             why = f"{input_.channel} comes {short(behind_us)} later than other input; X at {node} is {short(x_us)}"
-            self._chain.cause(
-                CauseKind.X,
-                (input_.main, node),
-                why,
-                f"an X above {short(round(behind_us * 1.2))} would wait for it: spe set … {node} x=…",
-            )
+            then = f"an X above {short(round(behind_us * 1.2))} would wait for it: spe set … {node} x=…"
+            self._chain.cause(CauseKind.X, (input_.main, node), why, then)
 
     def _unread(self, depth: int, producer: str, reader: str, id: PartitionId | None) -> None:
         """Explains a producer that should be read, and is not."""
@@ -447,9 +403,8 @@ class _Follower:
         elif not moves and not log.ended:
             note = f" ({log.note})" if log.note else ""
             self._chain.step(depth, name, f"answers, and brings nothing new{note}")
-            self._chain.cause(
-                CauseKind.QUIET, (name,), f"{name} logs nothing new: no input comes to it, or its disk hangs{note}"
-            )
-            self._chain.next[f"when {name} goes on, what was missing comes, and all is corrected"] = None
+            why = f"{name} logs nothing new: no input comes to it, or its disk hangs{note}"
+            then = f"when {name} goes on, what was missing comes, and all is corrected"
+            self._chain.cause(CauseKind.QUIET, (name,), why, then)
         else:
             self._chain.step(depth, name, "goes on")

@@ -94,6 +94,8 @@ def open_job(
     """Writes the directory of a run for its processes; the run's secret exists while the block lasts."""
     plan, directory, earlier = request.plan, request.directory, request.earlier
     addresses = local_addresses(directory) if nodes is None else nodes.addresses(directory)
+    metrics = metrics_addresses(addresses, () if nodes is None else directory.nodes)
+    links = open_links(request.links, plan, directory, addresses, Random(seed))
     run = RunDirectory.create(options.run_dir, request.document) if earlier is None else RunDirectory(earlier.path)
     if nodes is not None:
         nodes.prepare(run, plan, directory)
@@ -112,14 +114,14 @@ def open_job(
             seed=seed,
             duration_us=duration_us,
             live_view=options.view and sys.stdout.isatty(),
-            links=open_links(request.links, plan, directory, addresses, Random(seed)),
+            links=links,
             logs=(options.log_format, options.log_level.name.lower()),
             dashboard=request.dashboard,
             nodes=nodes,
             begun_us=None if earlier is None else earlier.begun_us,
         )
         job.specs = process_specs(job)
-        _write(job, request, metrics_addresses(addresses, () if nodes is None else directory.nodes), secret)
+        _write(job, request, metrics, secret)
         yield job
 
 
