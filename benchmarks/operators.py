@@ -19,7 +19,7 @@ from operators.sunion.sunion import SUnion
 from operators.topk import WindowTopK
 from spe.query.operators.join import JoinKind, JoinSpec
 from spe.query.operators.topk import TopKSpec
-from spe.query.windows import Window, WindowKind
+from spe.query.windows import TumblingWindow
 from spe.stream.batch import AnyArray, Batch, Boundary, Column, Element, Int64Array, Rows
 from spe.stream.names import StreamId
 
@@ -127,7 +127,7 @@ def make_join() -> Operator:
 
 
 def make_topk() -> Operator:
-    spec = TopKSpec(StreamId("s"), BEST, (("value", True),), window=Window(WindowKind.TUMBLING, SECOND_US, SECOND_US))
+    spec = TopKSpec(StreamId("s"), BEST, (("value", True),), window=TumblingWindow(SECOND_US))
     return WindowTopK(spec, SCHEMA, spec.output_schema([SCHEMA]))
 
 

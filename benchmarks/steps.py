@@ -27,7 +27,7 @@ from spe.query.operators.aggregate import AggregateCall, AggregateSpec
 from spe.query.operators.join import JoinKind, JoinSpec
 from spe.query.operators.topk import TopKSpec
 from spe.query.query import QueryOperator
-from spe.query.windows import Window, WindowKind
+from spe.query.windows import CountWindow, SlidingWindow, TumblingWindow, Window
 from spe.stream.batch import AnyArray, Batch, Column, Rows
 from spe.stream.names import Kind, StreamId, UnitId
 from spe.stream.schema import Schema
@@ -73,8 +73,8 @@ class Case:
     results: Callable[[int, int], int]
 
 
-TUMBLING: Final = Window(WindowKind.TUMBLING, HOUR, HOUR)
-SLIDING: Final = Window(WindowKind.SLIDING, HOUR, HOUR // 2)
+TUMBLING: Final = TumblingWindow(HOUR)
+SLIDING: Final = SlidingWindow(HOUR, HOUR // 2)
 
 
 def _join(kind: JoinKind, within_us: int) -> JoinSpec:
@@ -97,7 +97,7 @@ CASES: Final = {
     "tumbling window": Case(_aggregate(TUMBLING, "key"), SCHEMA, _each),
     "tumbling window, two keys": Case(_aggregate(TUMBLING, "part", "key"), SCHEMA, _each),
     "sliding window": Case(_aggregate(SLIDING, "key"), SCHEMA, lambda n, _: n + n // 2),
-    "count window": Case(_aggregate(Window(WindowKind.COUNT, count=1000), "key"), SCHEMA, _none),
+    "count window": Case(_aggregate(CountWindow(1000), "key"), SCHEMA, _none),
     "strings": Case(_aggregate(TUMBLING, "key"), TEXTS, _each),
     "top-k": Case(_best("value"), SCHEMA, _each),
     "join": Case(_join(JoinKind.INNER, 2 * HOUR), SCHEMA, _none),

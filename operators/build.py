@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from operators.aggregate.count_windows import CountAggregate
@@ -29,15 +29,20 @@ from spe.query.operators.map import MapSpec
 from spe.query.operators.rejected import RejectedSpec
 from spe.query.operators.topk import TopKSpec
 from spe.query.operators.union import UnionSpec
-from spe.query.windows import WindowKind
+from spe.query.windows import CountWindow, TimeWindow
 from spe.stream.schema import Schema
 
 #: (specification, schema of each port, schema of the output) -> the operator in its initial state.
 Construction = Callable[[Any, Sequence[Schema], Schema], Operator]
 
+_AGGREGATES: Final[Mapping[Any, Callable[[AggregateSpec, Schema, Schema], Operator]]] = {
+    TimeWindow: WindowAggregate,
+    CountWindow: CountAggregate,
+}
+
 
 def _aggregate(spec: AggregateSpec, inputs: Sequence[Schema], schema: Schema) -> Operator:
-    aggregate = CountAggregate if spec.window.kind is WindowKind.COUNT else WindowAggregate
+    aggregate = next(made for kind, made in _AGGREGATES.items() if isinstance(spec.window, kind))
     return aggregate(spec, inputs[0], schema)
 
 

@@ -17,7 +17,7 @@ from operators.ordering import best, in_reach, sort_keys
 from operators.rejections import Refusals
 from operators.steps import Steps, portions
 from operators.strings import KeptStrings
-from operators.windows import Late, LateRejections, Selection, WindowMath, arrivals, first_time, saturated
+from operators.windows import Late, LateRejections, Selection, arrivals, first_time, saturated
 from spe.expressions import compile_expression
 from spe.query.operators.topk import TopKSpec
 from spe.query.windows import WINDOW_START
@@ -230,14 +230,14 @@ class WindowTopK(PaneOperator[_Candidates]):
         self._ranking = _Ranking(spec, input_schema)
         self._ranked = spec.rank_as is not None
         self._added = [a.name for a in spec.window_attributes(input_schema)]
-        self._math = WindowMath(spec.window)
+        self._window = spec.window
         self._on = None if spec.window.on is None else input_schema.index(spec.window.on)
         self.refusals = Refusals() if spec.rejects_late else None
         self._rejections = None if self.refusals is None else LateRejections(self.refusals, 0, 0)
         self._reset()
 
     def _reset(self) -> None:
-        self._panes = Panes(self._math, _Candidates)
+        self._panes = Panes(self._window, _Candidates)
         self._strings = KeptStrings()
         self._sequence = 0
         self._late = Late()
@@ -249,7 +249,7 @@ class WindowTopK(PaneOperator[_Candidates]):
         out: list[Rows] = []
         if rows is not None and len(rows):
             adopted = yield from self._strings.adopt(rows)
-            came = arrivals(self._math, rows, self._on, self._late, self._panes.released, self._rejections)
+            came = arrivals(self._window, rows, self._on, self._late, self._panes.released, self._rejections)
             for number, (upto, pane, which) in enumerate(came, 1):
                 if upto > self._panes.released:
                     yield from self._release(upto, out)
@@ -274,7 +274,7 @@ class WindowTopK(PaneOperator[_Candidates]):
 
     def _release(self, upto: int, out: list[Rows]) -> Iterator[Rows | None]:
         """Adds the results of windows that end by ``upto`` to ``out``; yields ``out`` if it has many rows."""
-        for number, (end, members) in enumerate(self._panes.release(upto), 1):
+        for number, (begin, end, members) in enumerate(self._panes.release(upto), 1):
             rows, numbers = yield from _concatenated([chunk for pane in members for chunk in pane.chunks])
             if self._on is not None and len(members) > 1:
                 order = yield from sorted_order(numbers)
@@ -285,12 +285,12 @@ class WindowTopK(PaneOperator[_Candidates]):
                     yield (yield from self._strings.given_back(concat_rows(out)))
                     yield None
                     out.clear()
-                out.append(self._result(end, rows, index[start:stop], rank[start:stop]))
+                out.append(self._result(begin, end, rows, index[start:stop], rank[start:stop]))
             if number % _MANY == 0:
                 yield None
 
-    def _result(self, end: int, rows: Rows, index: IndexArray, rank: Int64Array) -> Rows:
-        bounds = {WINDOW_START: end - self._math.size}
+    def _result(self, begin: int, end: int, rows: Rows, index: IndexArray, rank: Int64Array) -> Rows:
+        bounds = {WINDOW_START: begin}
         added = [Column(np.full(len(index), bounds.get(name, min(end, END_OF_TIME)), np.int64)) for name in self._added]
         if self._ranked:
             added.append(Column(rank))

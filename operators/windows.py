@@ -1,7 +1,4 @@
-"""Windows of a tuple, and windows that have ended: arithmetic shared by aggregate, top-k and join.
-
-Window k is [offset + k·slide, offset + k·slide + size).  Windows consist of
-panes of length gcd(size, slide); state is per pane, so a tuple is processed once however many windows overlap.
+"""Rows of a slice by pane, and late rows: shared by aggregate, top-k and join.
 
 U7: a tuple counts in a window iff its attribute lies in it and its time is < the window's end.  Over tuple time
 itself no tuple is ever late.
@@ -13,67 +10,16 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from math import gcd
 
 import numpy as np
 
 from operators.rejections import Refusals, RejectedRow
-from spe.query.windows import Window
+from spe.query.windows import TimeWindow
 from spe.stream.batch import BoolArray, Int64Array, Rows
 from spe.stream.times import END_OF_TIME, iso_timestamp
 
 #: Attributes beyond the ends of time are clipped, so that no sum below overflows.
 _LAST = END_OF_TIME - 1
-
-
-class WindowMath:
-    """Windows of one size, slide and offset; all in microseconds."""
-
-    __slots__ = ("offset", "pane_us", "panes_per_window", "size", "slide", "tumbling")
-
-    def __init__(self, window: Window) -> None:
-        self.size = window.size_us
-        self.slide = window.slide_us
-        self.offset = window.offset_us
-        self.pane_us = gcd(self.size, self.slide)
-        self.panes_per_window = self.size // self.pane_us
-        self.tumbling = self.size == self.slide
-
-    def pane(self, time: int) -> int:
-        return (time - self.offset) // self.pane_us
-
-    def panes(self, times: Int64Array) -> Int64Array:
-        return (times - self.offset) // self.pane_us
-
-    def first(self, times: Int64Array) -> Int64Array:
-        """Returns the first window that ends after each time; with gaps between windows it may begin later."""
-        return (times - (self.offset + self.size)) // self.slide + 1
-
-    def last(self, times: Int64Array) -> Int64Array:
-        """Returns the last window that begins at or before each time."""
-        return (times - self.offset) // self.slide
-
-    def first_of_pane(self, pane: int) -> int:
-        """Returns the first window with the pane (with gaps: that ends after the pane begins)."""
-        return (pane * self.pane_us - self.size) // self.slide + 1
-
-    def last_of_pane(self, pane: int) -> int:
-        return pane * self.pane_us // self.slide
-
-    def first_after(self, time: int) -> int:
-        """Returns the first window whose end is > ``time``."""
-        return (time - self.offset - self.size) // self.slide + 1
-
-    def start(self, window: int) -> int:
-        return self.offset + window * self.slide
-
-    def end(self, window: int) -> int:
-        """Returns the exclusive end, not saturated: compare it with :func:`horizon`."""
-        return self.offset + window * self.slide + self.size
-
-    def panes_of(self, window: int) -> range:
-        first = window * self.slide // self.pane_us
-        return range(first, first + self.panes_per_window)
 
 
 def horizon(boundary: int) -> int:
@@ -135,7 +81,7 @@ class LateRejections:
 
     def missed(
         self,
-        math: WindowMath,
+        window: TimeWindow,
         times: Int64Array,
         overdue: BoolArray,
         first: Int64Array,
@@ -153,16 +99,16 @@ class LateRejections:
         gone = np.minimum(last, ended)
         columns = [c[index].tolist() for c in (times, first, last, gone)]
         for row, time, first_window, last_window, until in zip(index.tolist(), *columns, strict=True):
-            self._add(row, partial(_late_reason, math, time, first_window, last_window, until))
+            self._add(row, partial(_late_reason, window, time, first_window, last_window, until))
 
     def _add(self, row: int, reason: str | Callable[[], str]) -> None:
         self.refusals.rows.append(RejectedRow(self.port, self.at + row, reason))
 
 
-def _late_reason(math: WindowMath, time: int, first: int, last: int, missed: int) -> str:
+def _late_reason(window: TimeWindow, time: int, first: int, last: int, missed: int) -> str:
     """The reason for a row in the windows ``first`` to ``last`` that came when ``missed`` was the last ended one."""
     count = last - first + 1
-    shown = f"[{iso_timestamp(math.start(missed))}, {iso_timestamp(math.end(missed))})"
+    shown = f"[{iso_timestamp(window.start(missed))}, {iso_timestamp(window.end(missed))})"
     what, more = f"its window {shown}", ""
     if count > 1:
         what, more = f"{missed - first + 1:,} of its {count:,} windows", f"; the last of these is {shown}"
@@ -179,7 +125,7 @@ def first_time(rows: Rows, which: Selection) -> int:
 
 
 def arrivals(
-    math: WindowMath, rows: Rows, on: int | None, late: Late, released: int, rejections: LateRejections | None = None
+    window: TimeWindow, rows: Rows, on: int | None, late: Late, released: int, rejections: LateRejections | None = None
 ) -> Iterator[tuple[int, int, Selection]]:
     """Yields (upto, pane, rows): release all windows that end by ``upto``, then add the rows to the pane.
 
@@ -190,16 +136,16 @@ def arrivals(
       rejections: collects each of these rows.
     """
     times = rows.time
-    if on is None and math.slide <= math.size:
-        pane = math.pane(int(times[0]))
-        if pane == math.pane(int(times[-1])):
+    if on is None and not window.has_gaps:
+        pane = window.pane(int(times[0]))
+        if pane == window.pane(int(times[-1])):
             yield released, pane, slice(0, len(times))
             return
-        for pane, which in split_by_pane(math.panes(times)):
+        for pane, which in split_by_pane(window.pane(times)):
             yield released, pane, which
         return
-    index, members, missed = _place(math, rows, on, late, rejections)
-    panes = math.panes(members)
+    index, members, missed = _place(window, rows, on, late, rejections)
+    panes = window.pane(members)
     if missed is None:
         runs = [(released, 0, len(panes))]
     else:
@@ -214,7 +160,7 @@ def arrivals(
 
 
 def _place(
-    math: WindowMath, rows: Rows, on: int | None, late: Late, rejections: LateRejections | None
+    window: TimeWindow, rows: Rows, on: int | None, late: Late, rejections: LateRejections | None
 ) -> tuple[Int64Array | None, Int64Array, Int64Array | None]:
     """Returns rows that count in a window (None: all), their window times, and the last end that each has missed.
 
@@ -223,14 +169,14 @@ def _place(
     times, present = rows.time, None
     if on is not None:
         times, present = clipped(rows.columns[on].values), rows.columns[on].valid
-    first, last = math.first(times), math.last(times)
+    first, last = window.first(times), window.last(times)
     counts = first <= last  # with gaps between windows some times are in no window
     if present is not None:
         counts &= present
         late.without_time += len(present) - int(present.sum())
         if rejections is not None:
             rejections.without_time(present)
-    ended = math.first(rows.time) - 1  # the last window that has ended when the tuple comes
+    ended = window.first(rows.time) - 1  # the last window that has ended when the tuple comes
     overdue: BoolArray = counts & (first <= ended)
     missed = None
     if overdue.any():
@@ -238,10 +184,10 @@ def _place(
         late.late += int(overdue.sum())
         late.dropped += int(gone.sum())
         if rejections is not None:
-            rejections.missed(math, rows.time, overdue, first, last, ended)
+            rejections.missed(window, rows.time, overdue, first, last, ended)
         counts &= ~gone
         if (overdue & ~gone).any():
-            missed = np.where(overdue, math.offset + ended * math.slide + math.size, -(2**63))
+            missed = np.where(overdue, window.end(ended), -(2**63))
     if counts.all():
         return None, times, missed
     index = counts.nonzero()[0]

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final
 from urllib.parse import SplitResult, urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic.fields import FieldInfo
 
 from spe.stream.times import parse_duration, parse_timestamp
 
@@ -37,6 +38,11 @@ class Model(BaseModel):
     """A mapping in the configuration.  Refuses unknown keys; does not convert between texts and numbers."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, populate_by_name=True)
+
+    @classmethod
+    def known(cls) -> dict[str, FieldInfo]:
+        """Returns the keys."""
+        return {field.alias or name: field for name, field in cls.model_fields.items()}
 
 
 def duration_of(value: Any) -> int:

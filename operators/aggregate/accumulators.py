@@ -136,24 +136,40 @@ class Count(ArrayAccumulator):
         self.values[mine] += other.values[theirs]
 
 
-class Sum(ArrayAccumulator):
-    """The sum of int64 (wraps around) or float64 (in row order)."""
+class Folded(ArrayAccumulator):
+    """A fold of int64 (which wraps around), float64 (in row order) or bool: :class:`spe.query.aggregates.Fold`."""
 
-    def __init__(self, type_: AttributeType) -> None:
-        super().__init__(type_.dtype, 0)
+    def __init__(self, type_: AttributeType, ufunc: np.ufunc, start: Any) -> None:
+        super().__init__(type_.dtype, start)
+        self._ufunc = ufunc
 
     def update(self, cells: IndexArray, column: Column, sequence: Int64Array) -> None:
-        np.add.at(self.values, cells, column.values)
+        self._ufunc.at(self.values, cells, column.values)
 
-    def absorb(self, other: Sum, theirs: Cells, mine: IndexArray) -> None:
-        self.values[mine] += other.values[theirs]
+    def absorb(self, other: Folded, theirs: Cells, mine: IndexArray) -> None:
+        self.values[mine] = self._ufunc(self.values[mine], other.values[theirs])
+
+
+class Computed(Folded):
+    """A fold whose results may be −0.0 or another NaN, unlike an extreme (U12)."""
 
     def column(self, cells: Cells) -> Column:
         return Column(canonical(self.values[cells]))
 
 
-class IntegerMean(Accumulator):
-    """The mean of int64: the exact sum, rounded once to float64.  The caller divides by the count.
+def extreme(type_: AttributeType, largest: bool) -> Folded:
+    """Returns the smallest or largest number.  NaN is larger than every number, as in Spark."""
+    if type_ is AttributeType.FLOAT64:
+        # fmin prefers numbers to NaN and starts from NaN; maximum prefers NaN.
+        return Folded(type_, np.maximum, -np.inf) if largest else Folded(type_, np.fmin, np.nan)
+    if type_ is AttributeType.BOOL:
+        return Folded(type_, np.maximum if largest else np.minimum, not largest)
+    info = np.iinfo(np.int64)
+    return Folded(type_, np.maximum, info.min) if largest else Folded(type_, np.minimum, info.max)
+
+
+class IntegerSum(Accumulator):
+    """The exact sum of int64, rounded once to float64.
 
     The sum is ``high * 2**32 + low`` with ``0 <= low < 2**32``: 96 bits, enough for 2**32 rows of any value.  Integers
     are added exactly, so neither the batches of the input nor the panes change a bit.
@@ -171,7 +187,7 @@ class IntegerMean(Accumulator):
         np.add.at(low, cells, column.values & _LOW)
         self._carry(cells)
 
-    def absorb(self, other: IntegerMean, theirs: Cells, mine: IndexArray) -> None:
+    def absorb(self, other: IntegerSum, theirs: Cells, mine: IndexArray) -> None:
         for ours, its in zip(self._halves, other._halves):
             ours[mine] += its[theirs]
         self._carry(mine)
@@ -207,31 +223,6 @@ def rounded(high: Int64Array, low: Int64Array) -> npt.NDArray[np.float64]:
     has_more = (low & ((1 << dropped) - 1)) != 0
     result: npt.NDArray[np.float64] = np.ldexp((upper | has_more).astype(np.float64), dropped)
     return result
-
-
-def _extreme(type_: AttributeType, largest: bool) -> Any:
-    """Initial value, which every value of the type replaces."""
-    if type_ is AttributeType.FLOAT64:
-        return -np.inf if largest else np.nan
-    if type_ is AttributeType.BOOL:
-        return not largest
-    info = np.iinfo(np.int64)
-    return info.min if largest else info.max
-
-
-class Extreme(ArrayAccumulator):
-    """The smallest or largest number.  NaN is larger than every number, as in Spark."""
-
-    def __init__(self, type_: AttributeType, largest: bool) -> None:
-        super().__init__(type_.dtype, _extreme(type_, largest))
-        # fmin prefers numbers to NaN and starts from NaN; maximum prefers NaN.
-        self._better = np.maximum if largest else np.fmin if type_ is AttributeType.FLOAT64 else np.minimum
-
-    def update(self, cells: IndexArray, column: Column, sequence: Int64Array) -> None:
-        self._better.at(self.values, cells, column.values)
-
-    def absorb(self, other: Extreme, theirs: Cells, mine: IndexArray) -> None:
-        self.values[mine] = self._better(self.values[mine], other.values[theirs])
 
 
 class GroupPosition:

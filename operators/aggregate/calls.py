@@ -8,16 +8,26 @@ from typing import Any, Final
 
 import numpy as np
 
-from operators.aggregate.accumulators import Accumulator, Cells, Count, Distinct, Extreme, IntegerMean, Pick, Sum
+from operators.aggregate.accumulators import (
+    Accumulator,
+    Cells,
+    Computed,
+    Count,
+    Distinct,
+    IntegerSum,
+    Pick,
+    extreme,
+)
 from operators.aggregate.custom import UserAccumulator
 from operators.aggregate.text_accumulators import ExtremeText, PickText, TextAccumulator
 from operators.ids import IndexArray, Int64Array
 from operators.rejections import Refusals
 from operators.strings import KeptStrings
 from spe.expressions import Expression, compile_expression
+from spe.query.aggregates import AGGREGATES, Fold, GroupState
 from spe.query.declaration import load_class
 from spe.query.operators.aggregate import AggregateCall
-from spe.stream.batch import Column, Rows
+from spe.stream.batch import Column, Rows, canonical
 from spe.stream.schema import AttributeType, Schema
 
 #: Infinities and NaN are ordinary values.
@@ -27,21 +37,23 @@ QUIET: Final = np.errstate(over="ignore", invalid="ignore")
 _NO_COLUMN = Column(np.empty(0, np.int64))
 
 
-def _make(function: str, type_: AttributeType, strings: KeptStrings) -> Accumulator:
+def _make(state: GroupState | Fold, type_: AttributeType, strings: KeptStrings) -> Accumulator:
     text = type_ is AttributeType.STRING
-    if function == "count":
-        return Count()
-    if function == "count_distinct":
-        return Distinct(type_)
-    if function == "avg" and type_ is AttributeType.INT64:
-        return IntegerMean()
-    if function in ("sum", "avg"):
-        return Sum(type_)
-    if function in ("min", "max"):
-        largest = function == "max"
-        return ExtremeText(strings, largest) if text else Extreme(type_, largest)
-    last = function == "last"
-    return PickText(strings, last) if text else Pick(type_, last)
+    match state:
+        case Fold(ufunc, start):
+            return Computed(type_, ufunc, start)
+        case GroupState.COUNT:
+            return Count()
+        case GroupState.DISTINCT:
+            return Distinct(type_)
+        case GroupState.EXACT_SUM:
+            return IntegerSum()
+        case GroupState.SMALLEST | GroupState.LARGEST:
+            largest = state is GroupState.LARGEST
+            return ExtremeText(strings, largest) if text else extreme(type_, largest)
+        case GroupState.FIRST | GroupState.LAST:
+            last = state is GroupState.LAST
+            return PickText(strings, last) if text else Pick(type_, last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +66,11 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """An aggregate: the part with its value, and the part that counts its values (None: never null)."""
+    """An aggregate: the parts with its states, and the part that counts its values (None: never null)."""
 
-    value: int
-    count: int | None
-    average: bool
+    parts: tuple[int, ...]
+    count: int | None = None
+    finish: Callable[..., Any] | None = None
 
 
 class Calls:
@@ -83,7 +95,7 @@ class Calls:
         self._arguments: dict[str, int] = {}
         self._expressions: list[Expression] = []
         self._parts: list[_Part] = []
-        self._known: dict[tuple[str, int | None], int] = {}
+        self._known: dict[tuple[GroupState | Fold | str, int | None], int] = {}
         if count_rows:
             self._count(None)
         self._results = [self._plan(call, schema) for call in calls.values()]
@@ -94,23 +106,24 @@ class Calls:
 
     def _plan(self, call: AggregateCall, schema: Schema) -> _Result:
         if call.argument is None:
-            return _Result(self._count(None), None, False)
+            return _Result((self._count(None),))
         argument = self._argument(call.argument, schema)
-        type_, nullable = self._expressions[argument].type, self._expressions[argument].nullable
-        function = call.function
-        count = self._count(argument) if nullable or function == "avg" else None
-        if function == "count":
-            return _Result(self._count(argument), None, False)
-        if function == "count_distinct":
-            made = self._part(function, argument, lambda strings: _make(function, type_, strings))
-            return _Result(made, None, False)
-        if ":" in function:
-            user, refusals, name = load_class(function, "function"), self._refusals, f"{function}({call.argument})"
-            made = self._part(function, argument, lambda _: UserAccumulator(user(), refusals, name))
-            return _Result(made, None, False)
-        partial_function = "sum" if function == "avg" and type_ is AttributeType.FLOAT64 else function
-        value = self._part(partial_function, argument, lambda strings: _make(partial_function, type_, strings))
-        return _Result(value, count, function == "avg")
+        if ":" in call.function:
+            user, refusals = load_class(call.function, "function"), self._refusals
+            name = f"{call.function}({call.argument})"
+            return _Result((self._part(call.function, argument, lambda _: UserAccumulator(user(), refusals, name)),))
+        function = AGGREGATES[call.function]
+        may_be_null = self._expressions[argument].nullable and not function.is_count
+        count = self._count(argument) if may_be_null else None
+        return _Result(tuple(self._state(state, argument) for state in function.states), count, function.finish)
+
+    def _state(self, state: GroupState | Fold, argument: int) -> int:
+        if state is GroupState.COUNT:
+            return self._count(argument)
+        type_ = self._expressions[argument].type
+        if state is GroupState.EXACT_SUM and type_ is AttributeType.FLOAT64:
+            state = Fold(np.add, 0)
+        return self._part(state, argument, lambda strings: _make(state, type_, strings))
 
     def _argument(self, text: str, schema: Schema) -> int:
         if text not in self._arguments:
@@ -121,10 +134,10 @@ class Calls:
     def _count(self, argument: int | None) -> int:
         if argument is not None and not self._expressions[argument].nullable:
             argument = None  # counts every row, so both can share a count
-        return self._part("count", argument, lambda _: Count())
+        return self._part(GroupState.COUNT, argument, lambda _: Count())
 
-    def _part(self, function: str, argument: int | None, make: Callable[[KeptStrings], Accumulator]) -> int:
-        key = (function, argument)
+    def _part(self, what: Any, argument: int | None, make: Callable[[KeptStrings], Accumulator]) -> int:
+        key = (what, argument)
         if key not in self._known:
             self._known[key] = len(self._parts)
             self._parts.append(_Part(make, argument))
@@ -172,13 +185,14 @@ class Calls:
         return failed_cells
 
     def _result(self, parts: Sequence[Accumulator], result: _Result, cells: Cells) -> Column:
-        column = parts[result.value].column(cells)
+        columns = [parts[part].column(cells) for part in result.parts]
+        column = columns[0]
+        if result.finish is not None:
+            column = Column(canonical(result.finish(*[c.values for c in columns])))
         if result.count is None:
             return column
         count: Any = parts[result.count].column(cells).values
         values = column.values
-        if result.average:
-            values = values / np.maximum(count, 1)
         valid = None if count.all() else count > 0
         if valid is not None and column.dictionary is None:
             values = np.where(valid, values, values.dtype.type(0))

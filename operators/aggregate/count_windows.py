@@ -21,6 +21,7 @@ from operators.steps import Steps, finished, portions
 from operators.strings import KeptStrings
 from spe.expressions import compile_expression
 from spe.query.operators.aggregate import AggregateSpec
+from spe.query.windows import CountWindow
 from spe.stream.batch import BoolArray, Column, Rows
 from spe.stream.schema import Schema
 from spe.stream.times import BEFORE_TIME
@@ -35,6 +36,7 @@ class CountAggregate(StepwiseOperator, PicksCells):
 
     def __init__(self, spec: AggregateSpec, input_schema: Schema, schema: Schema) -> None:
         self.schema = schema
+        assert isinstance(spec.window, CountWindow)
         self._size = spec.window.count
         self._group_by = [compile_expression(text, input_schema) for text in spec.group_by.values()]
         self.refusals = Refusals() if spec.skips else None

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Generic, TypeVar
 
 from operators.operator import StepwiseOperator
-from operators.windows import Late, WindowMath, horizon
+from operators.windows import Late, horizon
+from spe.query.windows import TimeWindow
 from spe.stream.times import BEFORE_TIME
 
 P = TypeVar("P")
@@ -17,10 +18,10 @@ _NEVER: Final = 2**90
 class Panes(Generic[P]):
     """The panes with tuples, from their first tuple until the release of their last window."""
 
-    __slots__ = ("_make", "_math", "_next_end", "_open", "by_number", "released", "since")
+    __slots__ = ("_make", "_next_end", "_open", "_window", "by_number", "released", "since")
 
-    def __init__(self, math: WindowMath, make: Callable[[], P]) -> None:
-        self._math = math
+    def __init__(self, window: TimeWindow, make: Callable[[], P]) -> None:
+        self._window = window
         self._make = make
         self.by_number: dict[int, P] = {}
         #: Tuple time of the first tuple of each pane, which may differ from its attribute.
@@ -41,7 +42,12 @@ class Panes(Generic[P]):
 
     def end(self, pane: int) -> int:
         """Returns the end time of a pane; not saturated."""
-        return self._math.offset + (pane + 1) * self._math.pane_us
+        return self._window.pane_start(pane + 1)
+
+    def _windows_of(self, pane: int) -> tuple[int, int]:
+        """Returns the first and the last window with this pane."""
+        start = self._window.pane_start(pane)
+        return self._window.first(start), self._window.last(start)
 
     def oldest(self) -> int | None:
         """Returns the tuple time of the oldest tuple in a pane; None: there is no pane."""
@@ -53,14 +59,15 @@ class Panes(Generic[P]):
         if members is None:
             members = self.by_number[pane] = self._make()
             self.since[pane] = time
-            window = max(self._math.first_of_pane(pane), self._math.first_after(self.released))
-            assert window <= self._math.last_of_pane(pane), "U2: a row counts in windows that have not left"
-            self._next_end = min(self._next_end, self._math.end(window))
+            first, last = self._windows_of(pane)
+            first = max(first, self._window.first(self.released))
+            assert first <= last, "U2: a row counts in windows that have not left"
+            self._next_end = min(self._next_end, self._window.end(first))
         self._open.add(pane)
         return members
 
-    def release(self, upto: int) -> Iterator[tuple[int, list[P]]]:
-        """Yields (end, panes, oldest first) of each window that ends by ``upto``; to be consumed at once.
+    def release(self, upto: int) -> Iterator[tuple[int, int, list[P]]]:
+        """Yields (start, end, panes, oldest first) of each window that ends by ``upto``; to be consumed at once.
 
         Windows without tuples are skipped.  Panes whose last window is released are dropped.
         """
@@ -68,31 +75,34 @@ class Panes(Generic[P]):
         before, self.released = self.released, upto
         limit = horizon(upto)
         if self._next_end <= limit:
-            yield from self._ended(limit, self._math.first_after(before))
+            yield from self._ended(limit, self._window.first(before))
 
-    def _ended(self, limit: int, window: int) -> Iterator[tuple[int, list[P]]]:
-        math, order, oldest = self._math, sorted(self.by_number), 0
+    def _ended(self, limit: int, number: int) -> Iterator[tuple[int, int, list[P]]]:
+        window, order, oldest = self._window, sorted(self.by_number), 0
+        is_divided = window.panes > 1
         self._next_end = _NEVER
         while oldest < len(order):
             pane = order[oldest]
-            window = max(window, math.first_of_pane(pane))
-            if window > math.last_of_pane(pane):
+            first, last = self._windows_of(pane)
+            number = max(number, first)
+            if number > last:
                 del self.by_number[pane], self.since[pane]
                 self._open.discard(pane)
                 oldest += 1
                 continue
-            end = math.end(window)
+            end = window.end(number)
             if end > limit:
                 self._next_end = end
                 return
-            last = math.panes_of(window).stop
-            members = []
-            for number in order[oldest:] if math.panes_per_window > 1 else (pane,):
-                if number >= last:
-                    break
-                members.append(self.by_number[number])
-            yield end, members
-            window += 1
+            members = [self.by_number[pane]]
+            if is_divided:
+                last = window.pane(end - 1)
+                for at in order[oldest + 1 :]:
+                    if at > last:
+                        break
+                    members.append(self.by_number[at])
+            yield window.start(number), end, members
+            number += 1
 
     def passed(self, boundary: int) -> list[P]:
         """Returns panes whose end has passed since the last call."""

@@ -1,4 +1,4 @@
-"""Aggregates per group over tumbling and sliding windows of tuple time or of a timestamp attribute.
+"""Aggregates per group over windows of tuple time or of a timestamp attribute.
 
 State is one :class:`Cells` per pane.  A tumbling window is its pane; a sliding one is combined from its panes, oldest
 first, when it ends: so sums do not depend on the batches of the input, and a pane that has passed is not written again.
@@ -24,9 +24,10 @@ from operators.keys import KeyIndex
 from operators.rejections import Refusals
 from operators.steps import Steps, portions
 from operators.strings import KeptStrings
-from operators.windows import Late, LateRejections, Selection, WindowMath, arrivals, first_time, saturated
+from operators.windows import Late, LateRejections, Selection, arrivals, first_time, saturated
 from spe.expressions import compile_expression
 from spe.query.operators.aggregate import AggregateSpec
+from spe.query.windows import TimeWindow
 from spe.stream.batch import Column, Rows, concat_columns
 from spe.stream.schema import Schema
 
@@ -36,11 +37,12 @@ _MANY: Final = 64
 
 @dataclass(slots=True)
 class _Ended:
-    """An ended window: its end, and per group, in order of first arrival, slot and results.
+    """An ended window: its bounds, and per group, in order of first arrival, slot and results.
 
     ``failed`` has the places of groups without results, and the reasons.
     """
 
+    start: int
     end: int
     slots: IndexArray
     results: list[Column]
@@ -59,14 +61,15 @@ class WindowAggregate(PaneOperator[Cells], PicksCells):
     """One row per window and group, at the window's end − 1, groups in order of first arrival.
 
     Args:
-      spec: with a tumbling or sliding window.
+      spec: with a window of time.
       input_schema: schema of port 0.
       schema: schema of the output.
     """
 
     def __init__(self, spec: AggregateSpec, input_schema: Schema, schema: Schema) -> None:
         self.schema = schema
-        self._math = WindowMath(spec.window)
+        assert isinstance(spec.window, TimeWindow)
+        self._window = spec.window
         self._on = None if spec.window.on is None else input_schema.index(spec.window.on)
         self._group_by = [compile_expression(text, input_schema) for text in spec.group_by.values()]
         self.refusals = Refusals() if spec.rejects else None
@@ -81,7 +84,7 @@ class WindowAggregate(PaneOperator[Cells], PicksCells):
         self._strings = KeptStrings()
         # A partial without self: a reference cycle would be freed by the garbage collector only, much later.
         self._new_cells = partial(Cells, self._calls, self._strings, self._is_logged)
-        self._panes = Panes(self._math, self._new_cells)
+        self._panes = Panes(self._window, self._new_cells)
         #: Panes with footprints at the end of the last slice, and those of them with footprints that are not final.
         self._written: dict[int, Cells] = {}
         self._not_final: set[int] = set()
@@ -126,7 +129,7 @@ class WindowAggregate(PaneOperator[Cells], PicksCells):
         rejections = None
         if self._rejects_late and self.refusals is not None:
             rejections = LateRejections(self.refusals, 0, self._sequence)
-        return arrivals(self._math, rows, self._on, self._late, self._panes.released, rejections)
+        return arrivals(self._window, rows, self._on, self._late, self._panes.released, rejections)
 
     @QUIET
     def _groups_of(self, rows: Rows) -> list[Column]:
@@ -178,7 +181,7 @@ class WindowAggregate(PaneOperator[Cells], PicksCells):
 
     def _release(self, upto: int, ended: list[_Ended]) -> Iterator[Rows | None]:
         """Adds the windows that end by ``upto`` to ``ended``; yields rows when there are many."""
-        for number, (end, members) in enumerate(self._panes.release(upto), 1):
+        for number, (begin, end, members) in enumerate(self._panes.release(upto), 1):
             cells, order = members[0], None
             if len(members) > 1:
                 cells = yield from self._combined(members)
@@ -189,7 +192,9 @@ class WindowAggregate(PaneOperator[Cells], PicksCells):
                     yield self._rows(ended)
                     yield None
                     ended.clear()
-                ended.append(self._ended(end, cells, start, stop, order))
+                which = self._which(cells, start, stop, order)
+                results = self._calls.results(cells.parts, which)
+                ended.append(_Ended(begin, end, cells.slots[which], results, self._calls.failed(cells.parts)))
             if number % _MANY == 0:
                 yield None
 
@@ -200,22 +205,18 @@ class WindowAggregate(PaneOperator[Cells], PicksCells):
             yield from cells.absorb(member, table)
         return cells
 
-    def _ended(self, end: int, cells: Cells, start: int, stop: int, order: IndexArray | None) -> _Ended:
-        which: slice | IndexArray
+    def _which(self, cells: Cells, start: int, stop: int, order: IndexArray | None) -> slice | IndexArray:
         if order is not None:
-            which = order[start:stop]
-        elif self._math.tumbling and stop - start == cells.count:
-            which = slice(start, stop)  # it is not written any more
-        else:
-            which = np.arange(start, stop)
-        results = self._calls.results(cells.parts, which)
-        return _Ended(end, cells.slots[which], results, self._calls.failed(cells.parts))
+            return order[start:stop]
+        if self._window.panes == 1 and stop - start == cells.count:
+            return slice(start, stop)  # it is not written any more
+        return np.arange(start, stop)
 
     def _rows(self, ended: list[_Ended]) -> Rows:
         slots = ended[0].slots if len(ended) == 1 else np.concatenate([e.slots for e in ended])
         counts = [len(e.slots) for e in ended]
         ends = saturated([e.end for e in ended]).repeat(counts)
-        starts = np.array([e.end - self._math.size for e in ended], np.int64).repeat(counts)
+        starts = np.array([e.start for e in ended], np.int64).repeat(counts)
         time = ends - 1
         if self.refusals is not None:
             begins = np.cumsum([0, *counts]).tolist()

@@ -25,7 +25,7 @@ from operators.operator import StepwiseOperator
 from operators.rejections import Refusals
 from operators.steps import Steps
 from operators.strings import KeptStrings
-from operators.windows import Late, LateRejections, WindowMath
+from operators.windows import Late, LateRejections
 from spe.expressions import compile_predicate
 from spe.query.operators.join import JoinKind, JoinSpec
 from spe.stream.batch import Column, Rows, concat_rows
@@ -70,12 +70,8 @@ class Join(StepwiseOperator):
         self._key_columns = tuple([s.index(pair[i]) for pair in spec.on] for i, s in enumerate(self._schemas))
         self._key_types = [left[l_name].type for l_name, _ in spec.on]
         self._matcher: Matcher
-        self._math: WindowMath | None = None
-        if spec.window is None:
-            self._matcher = IntervalMatcher(spec, left, right)
-        else:
-            matcher = WindowMatcher(spec, left, right)
-            self._matcher, self._math = matcher, matcher.math
+        self._window = spec.window
+        self._matcher = (IntervalMatcher if spec.window is None else WindowMatcher)(spec, left, right)
         self._where = None if spec.where is None else compile_predicate(spec.where, schema)
         self._where_columns = [] if self._where is None else [schema.index(name) for name in self._where.references]
         self._outer = (
@@ -273,10 +269,9 @@ class Join(StepwiseOperator):
         return Rows(time, t_max, (*columns, *self._window_columns(window)))
 
     def _window_columns(self, window: Int64Array | None) -> list[Column]:
-        if self._math is None or window is None:
+        if self._window is None or window is None:
             return []
-        start = self._math.offset + window * self._math.slide
-        return [Column(start), Column(np.minimum(start + self._math.size, END_OF_TIME))]
+        return [Column(self._window.start(window)), Column(np.minimum(self._window.end(window), END_OF_TIME))]
 
     def _with_unmatched(self, pairs: Iterator[Rows | None], boundary: int) -> Iterator[Rows | None]:
         """Yields pairs, and outer rows that are due before ``boundary``, by time; of one instant pairs come first."""

@@ -18,7 +18,7 @@ from operators import steps
 from operators.columns import picked, sorted_order
 from operators.ids import IndexArray, Int64Array
 from operators.steps import Steps, portions
-from operators.windows import Late, LateRejections, WindowMath, clipped
+from operators.windows import Late, LateRejections, clipped
 from spe.query.operators.join import JoinSpec
 from spe.stream.batch import BoolArray, Rows
 from spe.stream.schema import Schema
@@ -179,17 +179,17 @@ class WindowMatcher(Matcher):
 
     def __init__(self, spec: JoinSpec, left: Schema, right: Schema) -> None:
         assert spec.window is not None
-        self.math = WindowMath(spec.window)
+        self._window = spec.window
         names = (spec.left_time or spec.window.on, spec.right_time or spec.window.on)
         self._on = tuple(None if n is None else s.index(n) for n, s in zip(names, (left, right)))
-        self.flags_per_row = -(-self.math.size // self.math.slide)
+        self.flags_per_row = spec.window.overlap
 
     def admit(
         self, side: int, rows: Rows, late: Late, rejections: LateRejections | None = None
     ) -> tuple[IndexArray | None, Spans]:
-        math, on = self.math, self._on[side]
+        kind, on = self._window, self._on[side]
         times = rows.time if on is None else clipped(rows.columns[on].values)
-        first, last = math.first(times), math.last(times)
+        first, last = kind.first(times), kind.last(times)
         counts = first <= last
         if on is not None:
             valid = rows.columns[on].valid
@@ -198,17 +198,17 @@ class WindowMatcher(Matcher):
                 late.without_time += len(valid) - int(valid.sum())
                 if rejections is not None:
                     rejections.without_time(valid)
-            open_ = math.first(rows.time)  # the first window that has not ended when the tuple comes
+            open_ = kind.first(rows.time)  # the first window that has not ended when the tuple comes
             overdue = counts & (first < open_)
             if overdue.any():
                 gone = overdue & (last < open_)
                 late.late += int(overdue.sum())
                 late.dropped += int(gone.sum())
                 if rejections is not None:
-                    rejections.missed(math, rows.time, overdue, first, last, open_ - 1)
+                    rejections.missed(kind, rows.time, overdue, first, last, open_ - 1)
                 counts &= ~gone
                 first = np.maximum(first, open_)
-        until = np.minimum(math.offset + last * math.slide + math.size, END_OF_TIME) - 1
+        until = np.minimum(kind.end(last), END_OF_TIME) - 1
         spans = Spans(first, last, until)
         if counts.all():
             return None, spans
@@ -232,7 +232,7 @@ class WindowMatcher(Matcher):
         return flags
 
     def dues(self, time: Int64Array, spans: Spans) -> Steps[Dues]:
-        math, each = self.math, self.flags_per_row
+        each = self.flags_per_row
         parts: list[tuple[IndexArray, IndexArray, Int64Array, Int64Array]] = []
         for start, stop in portions(len(time), max(1, steps.INDEXED // each)):
             if start:
@@ -242,7 +242,7 @@ class WindowMatcher(Matcher):
             window = spans.high[row] - entry % each
             counts = window >= spans.low[row]
             row, entry, window = row[counts], entry[counts], window[counts]
-            due = np.minimum(math.offset + window * math.slide + math.size, END_OF_TIME) - 1
+            due = np.minimum(self._window.end(window), END_OF_TIME) - 1
             parts.append((entry, row, due, window))
         every = []
         for arrays in zip(*parts):

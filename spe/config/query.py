@@ -58,7 +58,7 @@ def _misplaced(name: str, entry: Any) -> str:
 
 
 def _keys_of(kind: str) -> set[str]:
-    return {info.alias or key for key, info in OPERATORS[kind].KEYS.model_fields.items()}
+    return set(OPERATORS[kind].KEYS.known())
 
 
 def _read_one(entry: Any, path: Path, problems: Problems) -> OperatorSpec | None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar, get_args
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from spe.problems import Path, Problems, instead_of, one_of
+from spe.values import Model
 
-M = TypeVar("M", bound=BaseModel)
+M = TypeVar("M", bound=Model)
 
 
 def validated(model: type[M], data: Any, path: Path, problems: Problems) -> M | None:
@@ -31,11 +32,11 @@ def validated(model: type[M], data: Any, path: Path, problems: Problems) -> M | 
         return None
 
 
-def without_unknown(model: type[BaseModel], data: Any, path: Path, problems: Problems) -> Any:
+def without_unknown(model: type[Model], data: Any, path: Path, problems: Problems) -> Any:
     """Returns ``data`` without keys that ``model`` does not have, at any depth, and reports each."""
     if not isinstance(data, Mapping):
         return data
-    fields = {info.alias or name: info for name, info in model.model_fields.items()}
+    fields = model.known()
     out: dict[str, Any] = {}
     for key, value in data.items():
         if key not in fields:
@@ -48,10 +49,10 @@ def without_unknown(model: type[BaseModel], data: Any, path: Path, problems: Pro
 
 def _known_inside(annotation: Any, value: Any, path: Path, problems: Problems) -> Any:
     """Removes unknown keys in Optional[Model], dict[str, Model] and list[Model]."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+    if isinstance(annotation, type) and issubclass(annotation, Model):
         return without_unknown(annotation, value, path, problems)
     inner = [a for a in get_args(annotation) if a is not type(None)]
-    models = [a for a in inner if isinstance(a, type) and issubclass(a, BaseModel)]
+    models = [a for a in inner if isinstance(a, type) and issubclass(a, Model)]
     if len(models) != 1:
         return value
     origin = getattr(annotation, "__origin__", None)

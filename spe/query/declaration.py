@@ -68,7 +68,7 @@ class Keys(Model):
 
     def values(self) -> dict[str, Any]:
         """Value by key."""
-        return {info.alias or name: getattr(self, name) for name, info in type(self).model_fields.items()}
+        return dict(zip(self.known(), dict(self).values()))
 
 
 class Guarantee(NamedTuple):

@@ -21,7 +21,7 @@ from spe.query.operators.filter import FilterSpec
 from spe.query.operators.join import JoinSpec
 from spe.query.operators.map import MapSpec
 from spe.query.operators.topk import TopKSpec
-from spe.query.windows import Window, WindowKind
+from spe.query.windows import CountWindow, SlidingWindow, Window
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
@@ -103,7 +103,7 @@ COUNT_WINDOWS = Situations({"rewritten": 0.12, "rows replayed": 0.12, "several s
 @settings(max_examples=60, deadline=None)
 @given(st.data(), aggregates.streams(), st.integers(1, 4), GROUPS)
 def test_count_windows(data: st.DataObject, rows: list[Tuple], size: int, group_by: tuple[str, ...]) -> None:
-    window = Window(WindowKind.COUNT, count=size)
+    window = CountWindow(size)
     spec = AggregateSpec(IN, window, {name: name for name in group_by}, aggregates.CALLS)
     met = check(data, {"out": spec}, {"in": aggregates.INPUT}, [rows])
     COUNT_WINDOWS.example({name: met[name] for name in COUNT_WINDOWS.names})
@@ -147,7 +147,7 @@ def test_operators_of_all_kinds_share_paths(
 ) -> None:  # fmt: skip
     """Cells, rows that are kept, and states that are one record, behind and before operators without a state."""
     window, few, sides = (
-        Window(WindowKind.SLIDING, size, slide, 3, on),
+        SlidingWindow(size, slide, 3, on),
         StreamId("few"),
         (StreamId("left"), StreamId("right")),
     )
@@ -158,9 +158,9 @@ def test_operators_of_all_kinds_share_paths(
         "instant": TopKSpec(few, 1, order_by, (), None, False, "rank"),
         "sums": AggregateSpec(few, window, {"key": "key"}, {"n": AggregateCall("count"), "p": picky}, OnError.SKIP),
         "largest": MapSpec(StreamId("sums"), {"twice": "n + n"}, keep=False),
-        "counts": AggregateSpec(IN, Window(WindowKind.COUNT, count=3), {"key": "key"}, {"n": AggregateCall("count")}),
+        "counts": AggregateSpec(IN, CountWindow(3), {"key": "key"}, {"n": AggregateCall("count")}),
         "pairs": JoinSpec(*sides, kind, keys, None, -slide, size),
-        "same": JoinSpec(*sides, kind, keys, Window(WindowKind.SLIDING, size, slide)),
+        "same": JoinSpec(*sides, kind, keys, SlidingWindow(size, slide)),
         "places": CustomSpec((StreamId("ints"),), f"{OWN}:Places", {}),
         "latest": CustomSpec(sides, f"{OWN}:Latest", {}),
         "visits": CustomSpec(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from operators.operator import Operator
 from spe.query.operators.aggregate import AggregateCall, AggregateSpec
-from spe.query.windows import Window, WindowKind
+from spe.query.windows import CountWindow, SlidingWindow, TumblingWindow, Window
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
 from tests.support.distribution import FEW_OR_MANY, Situations, cuts_among
@@ -103,9 +103,8 @@ def windows(draw: st.DrawFn) -> Window:
     on = draw(st.sampled_from([None, "ts", "ts"]))
     size, offset = draw(st.one_of(st.integers(1, 12), st.sampled_from([24, 60]))), draw(st.integers(-5, 20))
     if draw(st.integers(0, 2)) == 0:
-        return Window(WindowKind.TUMBLING, size, size, offset, on)
-    return Window(
-        WindowKind.SLIDING,
+        return TumblingWindow(size, offset, on)
+    return SlidingWindow(
         size,
         draw(st.one_of(st.just(size // 2 + 1), st.integers(1, size), st.integers(1, 15))),
         offset,
@@ -191,10 +190,8 @@ TIME_WINDOWS = Situations(
 @TIME_WINDOWS.required
 @settings(max_examples=25, deadline=None)
 @given(cut_streams(), windows())
-@example((MANY, MANY_CUTS), Window(WindowKind.SLIDING, 12, 6))
-@example(
-    ([(0, (None, key, 1, None, None, key)) for key in "abcdefgh"], [(9, False)]), Window(WindowKind.TUMBLING, 8, 8)
-)
+@example((MANY, MANY_CUTS), SlidingWindow(12, 6))
+@example(([(0, (None, key, 1, None, None, key)) for key in "abcdefgh"], [(9, False)]), TumblingWindow(8))
 def check_time_windows(stream: tuple[list[Tuple], list[Cut]], window: Window) -> None:
     rows, cuts = stream
     spec = AggregateSpec(StreamId("in"), window, {"key": "key", "flag": "flag"}, CALLS)
@@ -242,7 +239,7 @@ COUNT_WINDOWS = Situations(
 @example((MANY, MANY_CUTS), 3)
 def check_count_windows(stream: tuple[list[Tuple], list[Cut]], size: int) -> None:
     rows, cuts = stream
-    spec = AggregateSpec(StreamId("in"), Window(WindowKind.COUNT, count=size), {"key": "key", "flag": "flag"}, CALLS)
+    spec = AggregateSpec(StreamId("in"), CountWindow(size), {"key": "key", "flag": "flag"}, CALLS)
     expected = in_plain(counted(rows, size, itemgetter(1, 4), ROW_CALLS))
     groups = groups_of(rows).values()
     COUNT_WINDOWS.example(
@@ -279,7 +276,7 @@ def test_float_sums_have_the_same_bits_for_any_cuts(data: st.DataObject, size: i
     schema = Schema.of(x="float64", key="int64")
     spec = AggregateSpec(
         StreamId("in"),
-        Window(WindowKind.SLIDING, size, slide),
+        SlidingWindow(size, slide),
         {"key": "key"},
         {"sum": AggregateCall("sum", "x"), "avg": AggregateCall("avg", "x")},
     )

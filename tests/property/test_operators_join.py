@@ -16,7 +16,7 @@ from operators.join import steps as join_steps
 from operators.keys import KeyIndex
 from operators.strings import KeptStrings
 from spe.query.operators.join import JoinKind, JoinSpec
-from spe.query.windows import Window, WindowKind
+from spe.query.windows import SlidingWindow
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
 from tests.support.distribution import Situations, cuts_among
@@ -156,7 +156,7 @@ def check_window_joins(
     where: str | None, size: int, slide: int, offset: int, by_attribute: bool,
 ) -> None:  # fmt: skip
     left, right, cuts = sides
-    window = Window(WindowKind.SLIDING, size, slide, offset, "ts" if by_attribute else None)
+    window = SlidingWindow(size, slide, offset, "ts" if by_attribute else None)
     spec = JoinSpec(StreamId("left"), StreamId("right"), kind, on, window, where=where)
     out = check_contract(lambda: make(spec, SIDE, SIDE), [SIDE, SIDE], [left, right], cuts)
     WINDOWS.example(meets(left, right, out, cuts))

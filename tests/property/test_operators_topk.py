@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from operators import topk
 from spe.query.operators.topk import TopKSpec
-from spe.query.windows import Window, WindowKind
+from spe.query.windows import SlidingWindow
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
 from tests.support.distribution import Situations, cuts_among
@@ -115,7 +115,7 @@ def check_windows(
     size: int, slide: int, on: str | None,
 ) -> None:  # fmt: skip
     rows, cuts = stream
-    window = Window(WindowKind.SLIDING, size, slide, 3, on)
+    window = SlidingWindow(size, slide, 3, on)
     spec = TopKSpec(StreamId("in"), k, order_by, partition_by, window, with_ties, "rank")
     windows = Windows(size, slide, 3, None if on is None else itemgetter(0))
     members = dict(members_of(rows, windows))

@@ -16,7 +16,7 @@ from spe.plan.plan import InputStream, Unit
 from spe.query.declaration import OperatorSpec
 from spe.query.operators.aggregate import AggregateCall, AggregateSpec
 from spe.query.query import QueryOperator
-from spe.query.windows import Window, WindowKind
+from spe.query.windows import SlidingWindow, TumblingWindow, Window
 from spe.stream.batch import Batch, Boundary, Element, Rows
 from spe.stream.names import Kind, NodeState, StreamId, UnitId
 from spe.stream.schema import Schema
@@ -27,8 +27,8 @@ from tests.unit.consistency.dpc.test_manager import World
 
 UNTIL = 300
 NO_CHECKPOINTS = Checkpoints()
-SLIDING = Window(WindowKind.SLIDING, 15, 5)
-SECOND_STAGE = AggregateSpec(StreamId("first"), Window(WindowKind.TUMBLING, 20, 20), {}, {"n": AggregateCall("count")})
+SLIDING = SlidingWindow(15, 5)
+SECOND_STAGE = AggregateSpec(StreamId("first"), TumblingWindow(20), {}, {"n": AggregateCall("count")})
 
 
 def unit_of(name: str, window: Window = SLIDING) -> Unit:
@@ -219,7 +219,7 @@ def test_an_operator_without_failed_inputs_keeps_its_state(monkeypatch: pytest.M
     monkeypatch.setattr(World, "reconcile", Reconcile.UNDO)
 
     def rebuilt(*right: int) -> int:
-        world = Replica(unit_of("tumbling", Window(WindowKind.TUMBLING, 1000, 1000)), 1, (), NO_CHECKPOINTS)
+        world = Replica(unit_of("tumbling", TumblingWindow(1000)), 1, (), NO_CHECKPOINTS)
         world.data = [[(t, (t, "a", 1.0)) for t in times] for times in ([21, 22, 31, 33], [12, 13, 14, *right])]
         for at in (0, 1):
             world.deliver(at, 9, 9)

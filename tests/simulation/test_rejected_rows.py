@@ -23,7 +23,7 @@ from spe.query.operators.aggregate import AggregateCall, AggregateSpec
 from spe.query.operators.custom import CustomSpec
 from spe.query.operators.rejected import REJECTIONS, RejectedSpec
 from spe.query.query import QueryOperator
-from spe.query.windows import Window, WindowKind
+from spe.query.windows import SlidingWindow
 from spe.stream.batch import Batch, Element
 from spe.stream.names import Kind, StreamId
 from spe.stream.times import SECOND
@@ -56,7 +56,7 @@ def late_plan(**options: Any) -> Deployed:
     The attribute of a tenth of them lies a second and a half back, so that these are late; some have none.
     """
     plan, directory = make_plan(1, **options)
-    window = Window(WindowKind.SLIDING, 2 * SECOND, SECOND, 0, "seen")
+    window = SlidingWindow(2 * SECOND, SECOND, 0, "seen")
     lagging = {"late": 10, "by_us": 3 * SECOND // 2, "null": 97}
     return with_operators(
         plan,

@@ -31,7 +31,7 @@ from spe.config import load_data
 from spe.expressions import compile_expression
 from spe.expressions.functions import FUNCTIONS
 from spe.log.source_log import read_source_log, source_folder
-from spe.query.windows import Window, WindowKeys
+from spe.query.windows import TumblingWindow
 from spe.runtime.storage import DiskStorage
 from spe.status import SourceStatus
 from spe.stream.change import Change
@@ -145,8 +145,10 @@ def test_integer_division_instead_of_division_is_detected(
 def test_window_with_lost_offset_is_detected(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec: Callable[[WindowKeys], Window] = WindowKeys.spec
-    monkeypatch.setattr(WindowKeys, "spec", lambda self: replace(spec(self), offset_us=0))
+    made: Callable[..., None] = TumblingWindow.__init__
+    monkeypatch.setattr(
+        TumblingWindow, "__init__", lambda self, size_us, offset_us=0, on=None: made(self, size_us, 0, on)
+    )
     found = judged(spark, tmp_path / "run")
     assert found.verdict is Verdict.INCONSISTENT
     assert {f.flaw for f in found.outputs[0].findings} >= {Flaw.ALTERED, Flaw.MISSING}

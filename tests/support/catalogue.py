@@ -13,7 +13,7 @@ from spe.query.operators.join import JoinKind, JoinSpec
 from spe.query.operators.map import MapSpec
 from spe.query.operators.topk import TopKSpec
 from spe.query.operators.union import UnionSpec
-from spe.query.windows import Window, WindowKind
+from spe.query.windows import CountWindow, SlidingWindow, TimeWindow, TumblingWindow, Window
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
 from tests.support.operators import Tuple
@@ -30,8 +30,8 @@ _CALLS: Final = {
 }
 
 
-def _windows(size: int, slide: int, on: str | None = None, offset: int = 0) -> Window:
-    return Window(WindowKind.TUMBLING if size == slide else WindowKind.SLIDING, size, slide, offset, on)
+def _windows(size: int, slide: int, on: str | None = None, offset: int = 0) -> TimeWindow:
+    return TumblingWindow(size, offset, on) if size == slide else SlidingWindow(size, slide, offset, on)
 
 
 def _aggregate(window: Window, *group_by: str) -> AggregateSpec:
@@ -52,7 +52,7 @@ CATALOGUE: Final[dict[str, OperatorSpec]] = {
     "sliding": _aggregate(_windows(20, 5), "key"),
     "sliding with gaps": _aggregate(_windows(5, 12), "key"),
     "sliding by attribute": _aggregate(_windows(20, 8, "ts"), "key"),
-    "count windows": AggregateSpec(LEFT, Window(WindowKind.COUNT, count=4), {"key": "key"}, _CALLS),
+    "count windows": AggregateSpec(LEFT, CountWindow(4), {"key": "key"}, _CALLS),
     "top-k of an instant": TopKSpec(LEFT, 2, (("value", True),), with_ties=True),
     "top-k": TopKSpec(LEFT, 3, (("value", True),), ("key",), _windows(20, 10), rank_as="rank"),
     "top-k by attribute": TopKSpec(LEFT, 3, (("value", False),), (), _windows(15, 5, "ts")),

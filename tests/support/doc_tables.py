@@ -34,6 +34,7 @@ from spe.connectors.declaration import CURRENT, OPTIONS, SinkDeclaration
 from spe.expressions.functions import FUNCTIONS
 from spe.expressions.functions import OPERATORS as OPERATORS_IN_SQL
 from spe.plan.generators import GENERATORS
+from spe.query.aggregates import AGGREGATES
 from spe.query.operators import OPERATORS
 from spe.status import ClusterStatus, CommonStatus
 from spe.stream.names import NodeState
@@ -84,6 +85,24 @@ def _keys() -> str:
         for i, row in enumerate(_fields(declared.KEYS))
     ]
     return _table(("operator", "key", "default", ""), rows)
+
+
+def _code(path: str) -> str:
+    code = re.sub("^# ruff: .*\n", "", (ROOT / path).read_text(encoding="utf-8"))
+    return f"```python\n{code}```\n"
+
+
+def _aggregates() -> str:
+    rows = [
+        (
+            f"`{name.replace('_', '(')} x)`" if name == "count_distinct" else f"`{name}(x)`",
+            "int64, float64" if function.numeric else "any",
+            function.about,
+            "0" if function.is_count else "null",
+        )
+        for name, function in AGGREGATES.items()
+    ]
+    return _table(("function", "argument", "result", "of nulls only"), rows)
 
 
 def _readers() -> str:
@@ -347,6 +366,15 @@ def _states() -> str:
 
 TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "guarantees of the operators": _guarantees,
+    "aggregate functions": _aggregates,
+    **{
+        f"code of {path}": partial(_code, path)
+        for path in (
+            "tests/support/sample_operator.py",
+            "tests/support/range_aggregate.py",
+            "tests/support/cumulate_window.py",
+        )
+    },
     "keys of the operators": _keys,
     "readers": _readers,
     "options of readers": _options,

@@ -12,6 +12,7 @@ from consistency.proof.recorded.query_file import (
     MergeEntry,
     OperatorEntry,
     Reading,
+    TimeEntry,
 )
 from spe.plan.plan import Plan
 from spe.query.declaration import OperatorSpec
@@ -81,7 +82,7 @@ def keys_from_logs(plan: Plan, reading: Reading, output: StreamId) -> bool:
         return False
     made = reading.operators.get(output)
     if isinstance(made, AggregateEntry):
-        return not made.window.count and _only_selects(reading, made.input)
+        return isinstance(made.window, TimeEntry) and _only_selects(reading, made.input)
     return _only_selects(reading, output)
 
 

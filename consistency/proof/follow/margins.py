@@ -27,14 +27,13 @@ from consistency.proof.recorded.query_file import (
     MergeEntry,
     OperatorEntry,
     Reading,
+    TimeEntry,
     TopKEntry,
-    WindowEntry,
 )
 from spe.errors import SpeError
+from spe.query.aggregates import AGGREGATES
 from spe.stream.names import StreamId
 
-#: Aggregates whose result is one of their input values.
-_PICKING: Final = ("min", "max", "first", "last")
 _BOUNDS: Final = ("window_start", "window_end")
 
 
@@ -65,9 +64,7 @@ def _in_order(operators: Mapping[str, OperatorEntry]) -> list[str]:
 
 def _margin(name: str, entry: OperatorEntry, ahead: _Ahead) -> int:
     match entry:
-        case AggregateEntry():
-            return 0 if entry.window.count else _of_window(name, entry.window, entry.window.on, entry.input, ahead)
-        case TopKEntry(window=WindowEntry() as window):
+        case AggregateEntry(window=TimeEntry() as window) | TopKEntry(window=TimeEntry() as window):
             return _of_window(name, window, window.on, entry.input, ahead)
         case JoinEntry():
             return _of_join(name, entry, ahead)
@@ -79,7 +76,7 @@ def _margin(name: str, entry: OperatorEntry, ahead: _Ahead) -> int:
     return 0
 
 
-def _of_window(name: str, window: WindowEntry, on: str | None, input_: str, ahead: _Ahead) -> int:
+def _of_window(name: str, window: TimeEntry, on: str | None, input_: str, ahead: _Ahead) -> int:
     return window.size_us + (0 if on is None else _known(name, input_, on, ahead))
 
 
@@ -142,8 +139,8 @@ class _Ahead:
                 shared = reduce(lambda a, b: a & b, (set(input_) for input_ in inputs))
                 return {name: max(input_[name] for input_ in inputs) for name in shared}
             case AggregateEntry():
-                picked = {n: c.argument for n, c in entry.calls.items() if c.function in _PICKING and c.argument}
-                bounds = {} if entry.window.count else dict.fromkeys(_BOUNDS, 1)
+                picked = {n: c.argument for n, c in entry.calls.items() if c.argument and _picks(c.function)}
+                bounds = dict.fromkeys(_BOUNDS, 1) if isinstance(entry.window, TimeEntry) else {}
                 return bounds | _renamed({**entry.group_by, **picked}, inputs[0])
             case JoinEntry():
                 return self._joined(entry, inputs)
@@ -155,6 +152,11 @@ class _Ahead:
 
     def _joined(self, entry: JoinEntry, inputs: list[Mapping[str, int]]) -> dict[str, int]:
         return {prefix + name: far for prefix, above in zip(entry.prefix, inputs) for name, far in above.items()}
+
+
+def _picks(function: str) -> bool:
+    """Is the result one of the values?"""
+    return function in AGGREGATES and AGGREGATES[function].picks
 
 
 def _renamed(columns: Mapping[str, str], above: Mapping[str, int]) -> dict[str, int]:

@@ -30,7 +30,7 @@ from consistency.proof.follow.state import State, Tally
 from consistency.proof.follow.times import with_times
 from consistency.proof.follow.track import ChannelTrack, Wrong
 from consistency.proof.recorded.elements import STABLE
-from consistency.proof.recorded.query_file import AggregateEntry
+from consistency.proof.recorded.query_file import AggregateEntry, CountEntry
 from consistency.proof.recorded.records import CHANGES, Table, scan_stretch
 from consistency.proof.recorded.run import Run
 from consistency.proof.recorded.story import begun_us
@@ -123,10 +123,10 @@ def beginning(run: Run, anew: State, remaining_logs: KeptLogs, lookback_us: Mapp
     """
     deleted = remaining_logs.deleted_part(run)
     for name, entry in run.reading.operators.items():
-        if isinstance(entry, AggregateEntry) and entry.window.count:
+        if isinstance(entry, AggregateEntry) and isinstance(entry.window, CountEntry):
             raise LogCut(
-                f"{deleted}. Without it nothing can be proved: operator {name!r} has windows of {entry.window.count} "
-                "rows, and which rows were in one is not known any more"
+                f"{deleted}. Without it nothing can be proved: operator {name!r} has {entry.window}, and which "
+                "rows were in one is not known any more"
             )
     from_us = -floor_to(-remaining_logs.from_us(lookback_us), run.reading.bucket_us)
     if from_us >= END_OF_TIME:

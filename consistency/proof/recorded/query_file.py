@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from math import gcd
 from typing import Any, Final, Union
 
 import yaml
@@ -27,14 +28,73 @@ _OPTIONS: Final = ("format", "columns", "delimiter", "quote", "header", "null", 
 
 
 @dataclass(frozen=True)
-class WindowEntry:
-    """Half-open windows of ``size_us``, one every ``slide_us``; or, where ``count`` is not 0, of that many tuples."""
+class CountEntry:
+    """Windows of ``count`` tuples of a group: a proof in ranges keeps the rows of those that are open.
 
-    size_us: int = 0
-    slide_us: int = 0
+    Conditions are in Spark SQL.
+    """
+
+    count: int
+
+    def begins(self, group: str) -> str:
+        """Does a row begin a window?  ``group`` is the window specification of its group, in order."""
+        return f"(row_number() over ({group}) - 1) % {self.count} = 0"
+
+    def is_over(self, rows: str) -> str:
+        """Is a window over that has so many rows?"""
+        return f"{rows} = {self.count}"
+
+    def __str__(self) -> str:
+        return f"windows of {self.count} rows"
+
+
+@dataclass(frozen=True)
+class TimeEntry:
+    """Half-open windows that depend on the time alone, numbered by their ends: of ``size_us``, every ``slide_us``.
+
+    The methods take a time or a number, and return the other, in Spark SQL.  Another kind overrides them; ``size_us``
+    is its largest size.
+    """
+
+    size_us: int
+    slide_us: int
     offset_us: int = 0
     on: str | None = None
-    count: int = 0
+
+    @property
+    def overlaps(self) -> bool:
+        """May a tuple be in several windows?"""
+        return self.size_us > self.slide_us
+
+    @property
+    def pane_us(self) -> int:
+        """Largest length of a pane, of which windows consist."""
+        return gcd(self.size_us, self.slide_us)
+
+    def first(self, time: str) -> str:
+        """Returns the first window that ends after a time."""
+        return f"({floor_div(f'{time} - ({self.offset_us + self.size_us})', self.slide_us)} + 1)"
+
+    def last(self, time: str) -> str:
+        """Returns the last window that begins at or before a time."""
+        return floor_div(f"{time} - ({self.offset_us})", self.slide_us)
+
+    def start(self, window: str) -> str:
+        return f"({window} * {self.slide_us}L + ({self.offset_us}))"
+
+    def end(self, window: str) -> str:
+        return f"({self.start(window)} + {self.size_us})"
+
+    def pane(self, time: str) -> str:
+        return floor_div(f"{time} - ({self.offset_us})", self.pane_us)
+
+    def pane_start(self, pane: str) -> str:
+        return f"({pane} * {self.pane_us}L + ({self.offset_us}))"
+
+
+def floor_div(number: str, divisor: int) -> str:
+    """Returns ⌊number / divisor⌋ of longs, in Spark SQL."""
+    return f"(({number} - pmod({number}, {divisor}L)) div {divisor}L)"
 
 
 @dataclass(frozen=True)
@@ -79,7 +139,7 @@ class MergeEntry:
 class AggregateEntry(_OneInput):
     """``group_by``: expression by name."""
 
-    window: WindowEntry
+    window: TimeEntry | CountEntry
     group_by: Mapping[str, str]
     calls: Mapping[str, CallEntry]
     skip: bool = False
@@ -93,7 +153,7 @@ class JoinEntry:
     right: str
     kind: str
     on: tuple[tuple[str, str], ...]
-    window: WindowEntry | None
+    window: TimeEntry | None
     within_us: tuple[int, int] | None
     left_time: str | None
     right_time: str | None
@@ -113,7 +173,7 @@ class TopKEntry(_OneInput):
     k: int
     order_by: tuple[tuple[str, bool], ...]
     partition_by: tuple[str, ...]
-    window: WindowEntry | None
+    window: TimeEntry | None
     with_ties: bool
     rank_as: str | None
 
@@ -334,14 +394,29 @@ def _join(body: Mapping[str, Any]) -> JoinEntry:
     )
 
 
-def _window(value: Any) -> WindowEntry:
-    """Parses ``1s``, or a mapping with tumbling, sliding and slide, or count."""
+def _window(value: Any) -> Any:
+    """Parses ``1s``, or a mapping with the keys of one kind."""
     options = {"tumbling": value} if isinstance(value, str) else value
-    if options.get("count") is not None:
-        return WindowEntry(count=int(options["count"]))
-    size = duration_us(options.get("tumbling") or options["sliding"])
-    slide = size if options.get("tumbling") else duration_us(options["slide"])
-    return WindowEntry(size, slide, duration_us(options.get("offset") or "0"), options.get("on"))
+    kind = next(key for key in WINDOWS if options.get(key) is not None)
+    return WINDOWS[kind](options)
+
+
+def timed(size: str, slide: str, kind: type[TimeEntry] = TimeEntry) -> Callable[[Mapping[str, Any]], TimeEntry]:
+    """Returns a reader of windows of time: ``size`` and ``slide`` are its keys."""
+
+    def made(options: Mapping[str, Any]) -> TimeEntry:
+        lengths = duration_us(options[size]), duration_us(options[slide])
+        return kind(*lengths, duration_us(options.get("offset") or "0"), options.get("on"))
+
+    return made
+
+
+#: Reads the keys of a window, by the key that tells its kind.
+WINDOWS: Final[dict[str, Callable[[Mapping[str, Any]], TimeEntry | CountEntry]]] = {
+    "tumbling": timed("tumbling", "tumbling"),
+    "sliding": timed("sliding", "slide"),
+    "count": lambda options: CountEntry(int(options["count"])),
+}
 
 
 def _call(text: str) -> CallEntry:

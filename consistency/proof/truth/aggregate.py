@@ -8,15 +8,14 @@ compared within a tolerance.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from math import gcd
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import Window as Over
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from consistency.proof.recorded.query_file import AggregateEntry, CallEntry, WindowEntry
+from consistency.proof.recorded.query_file import AggregateEntry, CallEntry, CountEntry, TimeEntry
 from consistency.proof.truth.stream import (
     PARTITION,
     TIME,
@@ -36,12 +35,12 @@ from consistency.proof.truth.windows import (
     LAST,
     WINDOW,
     end_of,
-    floor_div,
     member_time,
     per_window,
     start_of,
     with_windows,
 )
+from spe.query.aggregates import AGGREGATES, Partial
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -49,17 +48,10 @@ if TYPE_CHECKING:
 _BORN: Final = "__born"
 _CLOSED: Final = "__closed"
 _ROWS: Final = "__rows"
+_BEGINS: Final = "__begins"
 _PANE: Final = "__pane"
-#: Functions that merge partial aggregates.
-_MERGED: Final[Mapping[str, Any]] = {"count": F.sum, "sum": F.sum, "exact_sum": F.sum, "min": F.min, "max": F.max}
-
-
-def _exact_sum(x: Column) -> Column:
-    return F.sum(x.cast("decimal(20,0)"))
-
-
-#: Functions that compute partial aggregates from rows.
-_FIRST_PART: Final[Mapping[str, Any]] = {**_MERGED, "count": F.count, "exact_sum": _exact_sum}
+#: The place of a row in the order of arrival, as one value.
+_PLACE: Final = "__place"
 
 
 def aggregate(spec: AggregateEntry, stream: TruthStream, *, exact: bool) -> TruthStream:
@@ -68,7 +60,7 @@ def aggregate(spec: AggregateEntry, stream: TruthStream, *, exact: bool) -> Trut
     Args:
       exact: other operators read it.
     """
-    groups = [f"__group{i}" for i in range(len(spec.group_by))]
+    groups = _groups(spec)
     arguments = {f"__argument{i}": call.argument or "1L" for i, call in enumerate(spec.calls.values())}
     keyed = stream.frame.select(
         PARTITION,
@@ -80,71 +72,62 @@ def aggregate(spec: AggregateEntry, stream: TruthStream, *, exact: bool) -> Trut
         _Call(i, call, keyed.schema[name].dataType, exact, skip=spec.skip)
         for i, (name, call) in enumerate(zip(arguments, spec.calls.values()))
     ]
-    if spec.window.count:
-        return _by_count(spec, stream, calls, groups, keyed)
-    keys = [PARTITION, *groups, WINDOW]
-    parts = _parts(calls, stream.position, spec.window.on)
-    counted = with_windows(keyed, spec.window, None if spec.window.on is None else "__on")
-    if spec.window.size_us > spec.window.slide_us and parts is not None:
-        pane_us = _pane_us(spec.window)
-        begin = F.col(_PANE) * pane_us + spec.window.offset_us
-        places = Places(stream, begin, pane_us if spec.window.on is None else None)
-        shared = [PARTITION, *groups, _PANE, FIRST, LAST]
-        made = counted.groupBy(*shared).agg(F.min(places.value).alias(_BORN), *[p.first() for p in parts])
-        made = made.withColumn(_BORN, places.struct(F.col(_BORN)))
-        rows = per_window(made, spec.window).groupBy(*keys).agg(F.min(_BORN).alias(_BORN), *[p.then() for p in parts])
-        results = {c.name: c.from_parts() for c in calls}
-    else:
-        places = Places(stream, start_of(spec.window), spec.window.size_us if spec.window.on is None else None)
-        rows = per_window(counted, spec.window).groupBy(*keys).agg(
-            F.min(places.value).alias(_BORN), *[c.direct(stream.position, places.value) for c in calls]
-        )  # fmt: skip
-        rows = _with_result(rows, calls).withColumn(_BORN, places.struct(F.col(_BORN)))
-        results = {c.name: F.col(c.name) for c in calls}
-    end = end_of(spec.window)
+    window = spec.window
+    if not isinstance(window, TimeEntry):
+        return _by_group(spec, window, stream, calls, keyed)
+    rows = _by_window(window, stream, calls, groups, keyed)
+    end = end_of(window)
     born = [F.col(f"{_BORN}.{name}") for name in stream.position]
     attributes_of = {
         **dict(zip(spec.group_by, columns(groups))),
-        "window_start": timestamp(start_of(spec.window)),
+        "window_start": timestamp(start_of(window)),
         "window_end": timestamp(end),
-        **dict(zip(spec.calls, results.values())),
+        **dict(zip(spec.calls, [call.result() for call in calls])),
     }
     frame = rows.select(PARTITION, (end - 1).alias(TIME), *ordered(born), *attributes(rows, attributes_of))
     return TruthStream(frame, len(born))
 
 
+def _by_window(
+    window: TimeEntry, stream: TruthStream, calls: list[_Call], groups: list[str], keyed: DataFrame
+) -> DataFrame:
+    """Aggregates the rows of each window and group: columns of the calls, and the place of the first row."""
+    keys = [PARTITION, *groups, WINDOW]
+    counted = with_windows(keyed, window, None if window.on is None else "__on")
+    if window.overlaps and all(call.merges(window.on) for call in calls):
+        begin = F.expr(window.pane_start(_PANE))
+        places = Places(stream, begin, window.pane_us if window.on is None else None)
+        shared = [PARTITION, *groups, _PANE, FIRST, LAST]
+        parts = [part for call in calls for part in call.of_rows(stream.position)]
+        made = counted.groupBy(*shared).agg(F.min(places.value).alias(_BORN), *parts)
+        made = made.withColumn(_BORN, places.struct(F.col(_BORN)))
+        merged = [part for call in calls for part in call.of_panes()]
+        return per_window(made, window).groupBy(*keys).agg(F.min(_BORN).alias(_BORN), *merged)
+    places = Places(stream, start_of(window), window.size_us if window.on is None else None)
+    placed = per_window(counted, window).withColumn(_PLACE, places.value)
+    rows = _aggregated(placed, keys, calls, stream.position, F.min(_PLACE).alias(_BORN))
+    return rows.withColumn(_BORN, places.struct(F.col(_BORN)))
+
+
 def _membership(spec: AggregateEntry) -> list[Column]:
     """Returns the attribute that decides membership, and the pane, for sums in order."""
     window = spec.window
-    if window.count:
+    if not isinstance(window, TimeEntry):
         return [F.lit(0).alias(_PANE)]
     on = [] if window.on is None else [F.col(quoted(window.on)).alias("__on")]
-    pane = floor_div(member_time(window.on) - window.offset_us, _pane_us(window))
-    return [*on, pane.alias(_PANE)]
+    return [*on, F.expr(window.pane(member_time(window.on))).alias(_PANE)]
 
 
-def _pane_us(window: WindowEntry) -> int:
-    return gcd(window.size_us, window.slide_us)
-
-
-def _by_count(
-    spec: AggregateEntry, stream: TruthStream, calls: list[_Call], groups: list[str], keyed: DataFrame
+def _by_group(
+    spec: AggregateEntry, window: CountEntry, stream: TruthStream, calls: list[_Call], keyed: DataFrame
 ) -> TruthStream:
-    """Aggregates every ``count`` rows of a group, in order; the last row of each window gives time and place."""
-    count = spec.window.count
-    arrival = Over.partitionBy(PARTITION, *groups).orderBy(*stream.position)
-    numbered = keyed.withColumn(WINDOW, floor_div(F.row_number().over(arrival).cast("long") - 1, count))
-    rows = (
-        numbered.groupBy(PARTITION, *groups, WINDOW)
-        .agg(
-            F.max(position_struct(stream.position)).alias(_CLOSED),
-            F.count(F.lit(1)).alias(_ROWS),
-            *[c.direct(stream.position, position_struct(stream.position)) for c in calls],
-        )
-        .where(F.col(_ROWS) == count)
-    )
-    rows = _with_result(rows, calls)
-    made = dict(zip([*spec.group_by, *spec.calls], columns([*groups, *[c.name for c in calls]])))
+    """Aggregates windows that the rows of a group make; the last row of each window gives time and place."""
+    groups = _groups(spec)
+    placed = _numbered(keyed, window, groups, stream).withColumn(_PLACE, position_struct(stream.position))
+    last = [F.max(_PLACE).alias(_CLOSED), F.count(F.lit(1)).alias(_ROWS)]
+    rows = _aggregated(placed, [PARTITION, *groups, WINDOW], calls, stream.position, *last)
+    rows = rows.where(window.is_over(_ROWS))
+    made = dict(zip([*spec.group_by, *spec.calls], [*columns(groups), *[call.result() for call in calls]]))
     frame = rows.select(
         PARTITION,
         F.col(f"{_CLOSED}.{TIME}").alias(TIME),
@@ -154,145 +137,114 @@ def _by_count(
     return TruthStream(frame, stream.width)
 
 
-def open_rows(spec: AggregateEntry, stream: TruthStream) -> DataFrame:
-    """Returns the rows of a stream in count windows that are not full."""
-    groups = [f"__group{i}" for i in range(len(spec.group_by))]
-    keyed = stream.frame.select("*", *values(stream.frame, dict(zip(groups, spec.group_by.values()))))
-    group = Over.partitionBy(PARTITION, *groups)
-    rows = F.count(F.lit(1)).over(group)
-    place = F.row_number().over(group.orderBy(*stream.position))
-    numbered = keyed.withColumn(_ROWS, place > rows - rows % spec.window.count)
-    return numbered.where(_ROWS).select(*stream.frame.columns)
+def _groups(spec: AggregateEntry) -> list[str]:
+    return [f"__group{i}" for i in range(len(spec.group_by))]
 
 
-def _with_result(rows: DataFrame, calls: list[_Call]) -> DataFrame:
-    """Drops rows whose user-defined function has no result, if that is no reason to stop."""
+def _numbered(keyed: DataFrame, window: CountEntry, groups: list[str], stream: TruthStream) -> DataFrame:
+    """Adds WINDOW: the number of a row's window in its group."""
+    group = f"partition by {', '.join([PARTITION, *groups])} order by {', '.join(stream.position)}"
+    begun = keyed.withColumn(_BEGINS, F.expr(f"cast({window.begins(group)} as bigint)"))
+    return begun.withColumn(WINDOW, F.expr(f"sum({_BEGINS}) over ({group})"))
+
+
+def _aggregated(frame: DataFrame, keys: list[str], calls: list[_Call], position: list[str], *more: Column) -> DataFrame:
+    """Aggregates rows directly, without those that have no result."""
+    rows = frame.groupBy(*keys).agg(*more, *[part for call in calls for part in call.of_rows(position)])
     for call in calls:
-        if call.may_fail:
-            result = F.col(call.name)
-            rows = rows.where(~result.getField("failed")).withColumn(call.name, result.getField("value"))
+        rows = call.with_result(rows)
     return rows
 
 
+def open_rows(spec: AggregateEntry, stream: TruthStream) -> DataFrame:
+    """Returns the rows of a stream in windows of a group that are not over."""
+    assert isinstance(spec.window, CountEntry)
+    groups = _groups(spec)
+    keyed = stream.frame.select("*", *values(stream.frame, dict(zip(groups, spec.group_by.values()))))
+    rows = F.count(F.lit(1)).over(Over.partitionBy(PARTITION, *groups, WINDOW))
+    numbered = _numbered(keyed, spec.window, groups, stream).withColumn(_ROWS, rows)
+    return numbered.where(f"not ({spec.window.is_over(_ROWS)})").select(*stream.frame.columns)
+
+
 class _Call:
-    """One aggregate: its argument's column, and its result from rows or from parts."""
+    """One aggregate: its partial aggregates, of rows and of panes, and its result, in columns that it names.
+
+    The functions' ``spark`` says what they are; the proof reads nothing else that says how to compute a function.
+    """
 
     def __init__(self, index: int, call: CallEntry, type_: T.DataType, exact: bool, *, skip: bool) -> None:
-        self.name = f"__result{index}"
-        self.argument = f"__argument{index}"
-        self.function = call.function
-        self.type = type_
-        self.in_order = exact and self.function in ("sum", "avg") and isinstance(type_, T.DoubleType)
-        self.user = ":" in self.function
-        self.may_fail = self.user and skip
-        #: The sum that ``avg`` divides: a sum of BIGINT would wrap around.
-        self.sum = "exact_sum" if isinstance(type_, T.LongType) else "sum"
+        self._name = f"__result{index}"
+        self._argument = f"__argument{index}"
+        self._type = type_
+        self._user = call.function if ":" in call.function else None
+        self._partials = () if self._user else AGGREGATES[call.function].spark
+        self._in_order = exact and isinstance(type_, T.DoubleType) and any(p.ordered for p in self._partials)
+        self._result = "{0}" if self._user else AGGREGATES[call.function].result
+        self._may_fail = self._user is not None and skip
 
-    def direct(self, position: list[str], place: Column) -> Column:
-        """Computes the result from all rows of a window; ``place`` is a row's place as one value."""
-        return self._direct(position, place).alias(self.name)
+    def of_rows(self, position: list[str]) -> list[Column]:
+        """Computes the partial aggregates of rows; the column _PLACE has a row's place as one value."""
+        if self._user is not None:
+            made = user_aggregate(self._user, self._type, self._sorted(position), skip=self._may_fail)
+            return [made.alias(f"{self._name}_0")]
+        return [self._of_rows(i, partial, position) for i, partial in enumerate(self._partials)]
 
-    def _direct(self, position: list[str], place: Column) -> Column:
-        x = F.col(self.argument)
-        if self.user:
-            return user_aggregate(self.function, self.type, self._sorted(position), skip=self.may_fail)
-        if self.in_order:
-            total = F.when(F.count(x) > 0, _added(self._sorted(position)))
-            return total / F.count(x) if self.function == "avg" else total
-        match self.function:
-            case "count":
-                return F.count(x)
-            case "count_distinct":
-                return F.count_distinct(x)
-            case "avg":
-                mean: Column = _FIRST_PART[self.sum](x).cast("double") / F.count(x)
-                return mean
-            case "first" | "last":
-                pick = F.min_by if self.function == "first" else F.max_by
-                return pick(x, F.when(x.isNotNull(), place))
-        return {"sum": F.sum, "min": F.min, "max": F.max}[self.function](x)
+    def _of_rows(self, index: int, partial: Partial, position: list[str]) -> Column:
+        x = self._argument
+        if self._in_order and partial.ordered is not None:
+            made = F.when(F.count(x) > 0, _folded(self._sorted(position), *partial.ordered))
+        else:
+            wide = f"cast({x} as decimal(20,0))" if isinstance(self._type, T.LongType) else x
+            made = F.expr(partial.rows.format(x=x, wide=wide, place=f"if({x} is null, null, {_PLACE})"))
+        return made.alias(f"{self._name}_{index}")
 
     def _sorted(self, position: list[str]) -> Column:
         """Returns (pane, place, value) of the rows with a value, pane by pane and in order of arrival."""
-        entry = F.struct(F.col(_PANE), *columns(position), F.col(self.argument).alias("x"))
-        return F.array_sort(F.collect_list(F.when(F.col(self.argument).isNotNull(), entry)))
+        entry = F.struct(F.col(_PANE), *columns(position), F.col(self._argument).alias("x"))
+        return F.array_sort(F.collect_list(F.when(F.col(self._argument).isNotNull(), entry)))
 
-    def parts(self, position: list[str], on: str | None) -> list[_Part] | None:
-        """Returns the partial aggregates of a pane's rows; None: the result cannot be merged from parts.
+    def merges(self, on: str | None) -> bool:
+        """Can partial aggregates of panes be merged?
 
-        With ``on`` a late row counts in some windows of its pane only, so a pane has no sum in order.
+        With ``on`` a late row counts in some windows of its pane only, so a pane has no fold in order.
         """
-        if self.user or self.function in ("count_distinct", "first", "last") or (self.in_order and on is not None):
-            return None
-        total = _SumInOrder(self, self._sorted(position)) if self.in_order else _Part(self, self.sum)
-        match self.function:
-            case "avg":
-                return [total, _Part(self, "count")]
-            case "sum" if self.in_order:
-                return [total]
-        return [_Part(self, self.function)]
+        each_merges = all(partial.panes is not None for partial in self._partials)
+        return self._user is None and each_merges and (on is None or not self._in_order)
 
-    def from_parts(self) -> Column:
-        if self.function == "avg":
-            return F.col(f"{self.name}_{self.sum}").cast("double") / F.col(f"{self.name}_count")
-        return F.col(f"{self.name}_{self.function}")
+    def of_panes(self) -> list[Column]:
+        return [self._of_panes(f"{self._name}_{i}", partial) for i, partial in enumerate(self._partials)]
 
+    def _of_panes(self, name: str, partial: Partial) -> Column:
+        assert partial.panes is not None
+        if not self._in_order or partial.ordered is None:
+            return F.expr(partial.panes.format(x=name)).alias(name)
+        function, start = partial.ordered
+        part = F.when(F.col(name).isNotNull(), F.struct(F.col(_PANE), F.col(name).alias("x")))
+        parts = F.array_sort(F.collect_list(part))
+        total = F.aggregate(parts, F.lit(start), lambda acc, entry: function(acc, entry["x"]))
+        return F.when(F.count(name) > 0, total).alias(name)
 
-class _Part:
-    """One partial aggregate of a call."""
+    def with_result(self, rows: DataFrame) -> DataFrame:
+        """Drops rows whose user-defined function has no result, if that is no reason to stop."""
+        if not self._may_fail:
+            return rows
+        made = F.col(f"{self._name}_0")
+        return rows.where(~made.getField("failed")).withColumn(f"{self._name}_0", made.getField("value"))
 
-    def __init__(self, call: _Call, function: str) -> None:
-        self._function = function
-        self._name = f"{call.name}_{function}"
-        self._argument = call.argument
-
-    def first(self) -> Column:
-        made: Column = _FIRST_PART[self._function](F.col(self._argument)).alias(self._name)
-        return made
-
-    def then(self) -> Column:
-        merged: Column = _MERGED[self._function](F.col(self._name)).alias(self._name)
-        return merged
+    def result(self) -> Column:
+        return F.expr(self._result.format(*[f"{self._name}_{i}" for i in range(max(1, len(self._partials)))]))
 
 
-class _SumInOrder(_Part):
-    """The sum of each pane; the sums are added pane after pane."""
+def _folded(entries: Column, function: Callable[[Any, Any], Any], start: float) -> Column:
+    """Folds floats in the order of ``entries``: within each pane, then pane after pane."""
 
-    def __init__(self, call: _Call, rows: Column) -> None:
-        super().__init__(call, "sum")
-        self._rows = rows
+    def step(acc: Column, entry: Column) -> Column:
+        same = acc["pane"].eqNullSafe(entry[_PANE])
+        return F.struct(
+            F.when(same, acc["total"]).otherwise(function(acc["total"], acc["part"])).alias("total"),
+            function(F.when(same, acc["part"]).otherwise(F.lit(start)), entry["x"]).alias("part"),
+            entry[_PANE].cast("long").alias("pane"),
+        )
 
-    def first(self) -> Column:
-        made: Column = F.when(F.count(self._argument) > 0, _added(self._rows)).alias(self._name)
-        return made
-
-    def then(self) -> Column:
-        part = F.when(F.col(self._name).isNotNull(), F.struct(F.col(_PANE), F.col(self._name).alias("x")))
-        total = F.aggregate(F.array_sort(F.collect_list(part)), F.lit(0.0), lambda acc, entry: acc + entry["x"])
-        merged: Column = F.when(F.count(self._name) > 0, total).alias(self._name)
-        return merged
-
-
-def _parts(calls: list[_Call], position: list[str], on: str | None) -> list[_Part] | None:
-    every = []
-    for call in calls:
-        parts = call.parts(position, on)
-        if parts is None:
-            return None
-        every += parts
-    return every
-
-
-def _added(entries: Column) -> Column:
-    """Sums floats in the order of ``entries``: within each pane, then pane after pane."""
-    start = F.struct(F.lit(0.0).alias("total"), F.lit(0.0).alias("part"), F.lit(None).cast("long").alias("pane"))
-    return F.aggregate(entries, start, _add, lambda acc: acc["total"] + acc["part"])
-
-
-def _add(acc: Column, entry: Column) -> Column:
-    same = acc["pane"].eqNullSafe(entry[_PANE])
-    return F.struct(
-        F.when(same, acc["total"]).otherwise(acc["total"] + acc["part"]).alias("total"),
-        F.when(same, acc["part"] + entry["x"]).otherwise(F.lit(0.0) + entry["x"]).alias("part"),
-        entry[_PANE].cast("long").alias("pane"),
-    )
+    nothing = F.struct(F.lit(start).alias("total"), F.lit(start).alias("part"), F.lit(None).cast("long").alias("pane"))
+    return F.aggregate(entries, nothing, step, lambda acc: function(acc["total"], acc["part"]))

@@ -18,7 +18,7 @@ from consistency.proof.truth.stream import (
     quoted,
     timestamp,
 )
-from consistency.proof.truth.windows import WINDOW, floor_div, member_time, per_window, with_windows
+from consistency.proof.truth.windows import WINDOW, end_of, floor_div, member_time, per_window, start_of, with_windows
 from spe.stream.times import END_OF_TIME
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class _Side:
         return frame.select(
             F.col(PARTITION).alias(self.name("partition")),
             *[F.col(old).alias(new) for old, new in zip(self.stream.position, self.position)],
-            (member_time(named) if spec.window is None else F.lit(0)).alias(self.name("at")),
+            (F.expr(member_time(named)) if spec.window is None else F.lit(0)).alias(self.name("at")),
             *[F.col(quoted(pair[self.side])).alias(self.name(f"key{i}")) for i, pair in enumerate(spec.on)],
             *window,
             *[F.col(quoted(name)).alias(prefix + name) for name in self.stream.names],
@@ -148,9 +148,8 @@ def _where(spec: JoinEntry, pairs: DataFrame) -> DataFrame:
 def _bounds(spec: JoinEntry, window: str) -> tuple[Column, Column]:
     """Returns the window's attributes."""
     assert spec.window is not None
-    start = F.col(window) * spec.window.slide_us + spec.window.offset_us
-    end = F.least(start + spec.window.size_us, F.lit(END_OF_TIME))
-    return timestamp(start).alias(_BOUNDS[0]), timestamp(end).alias(_BOUNDS[1])
+    bounds = start_of(spec.window, window), end_of(spec.window, window)
+    return timestamp(bounds[0]).alias(_BOUNDS[0]), timestamp(bounds[1]).alias(_BOUNDS[1])
 
 
 def _paired(spec: JoinEntry, pairs: DataFrame, sides: tuple[_Side, _Side], widest: int, width: int) -> DataFrame:
@@ -177,8 +176,7 @@ def _alone(spec: JoinEntry, rows: DataFrame, sides: tuple[_Side, _Side], side: _
     if spec.window is None:
         time = F.least(F.greatest(side.until(), F.col(side.name("time"))), F.lit(END_OF_TIME - 1))
     else:
-        start = F.col(side.name("window")) * spec.window.slide_us + spec.window.offset_us
-        time = F.least(start + spec.window.size_us, F.lit(END_OF_TIME)) - 1
+        time = end_of(spec.window, side.name("window")) - 1
         bounds = list(_bounds(spec, side.name("window")))
     own, *order = columns(side.position)
     made = [

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from consistency.proof.comparing.merging import Merge, depth, edges
 from consistency.proof.recorded.query_file import (
     AggregateEntry,
+    CountEntry,
     CustomEntry,
     FilterEntry,
     JoinEntry,
@@ -201,7 +202,7 @@ class TruthNetwork:
             for input_ in entering.keys() & set(spec.inputs) - streams.keys():
                 streams[input_] = self._entering(unit, entering[input_]).before(end)
             ports = [streams[input_] for input_ in spec.inputs]
-            if self.part is not None and isinstance(spec, AggregateEntry) and spec.window.count:
+            if self.part is not None and isinstance(spec, AggregateEntry) and isinstance(spec.window, CountEntry):
                 ports = [self._with_open(name, spec, ports[0], end)]
             operator = next(o for o in self.plan.query.operators if o.name == name)
             made = _COMPUTED[type(spec)](spec, Asked(ports, name in self._read, operator, end)).before(end)

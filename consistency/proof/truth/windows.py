@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
 
-from consistency.proof.recorded.query_file import WindowEntry
+from consistency.proof.recorded.query_file import TimeEntry
 from consistency.proof.truth.stream import TIME, quoted
 from spe.stream.times import END_OF_TIME
 
@@ -21,12 +21,12 @@ WINDOW: Final = "__window"
 _LAST_TIME: Final = END_OF_TIME - 1
 
 
-def member_time(on: str | None) -> Column:
-    """Returns the time that decides membership, microseconds; null where the attribute is null."""
+def member_time(on: str | None) -> str:
+    """Returns the time that decides membership, microseconds, in Spark SQL; null where the attribute is null."""
     if on is None:
-        return F.col(TIME)
-    micros = F.unix_micros(F.col(quoted(on)))
-    return F.when(micros.isNotNull(), F.greatest(F.lit(-_LAST_TIME), F.least(F.lit(_LAST_TIME), micros)))
+        return TIME
+    micros = f"unix_micros({quoted(on)})"
+    return f"if({micros} is null, null, greatest(-{_LAST_TIME}L, least({_LAST_TIME}L, {micros})))"
 
 
 def floor_div(column: Column, divisor: int) -> Column:
@@ -35,36 +35,29 @@ def floor_div(column: Column, divisor: int) -> Column:
     return F.call_function("div", column - F.pmod(column, by), by)
 
 
-def with_windows(frame: DataFrame, window: WindowEntry, on: str | None) -> DataFrame:
+def with_windows(frame: DataFrame, window: TimeEntry, on: str | None) -> DataFrame:
     """Adds FIRST and LAST, the windows in which a tuple counts; drops tuples that count in none.
 
     A window counts a tuple whose member time is in it and whose tuple time is before its end.
     """
     member = member_time(on)
-    size, slide, offset = window.size_us, window.slide_us, window.offset_us
-    first = floor_div(member - (offset + size), slide) + 1
+    first, last = F.expr(window.first(member)), F.expr(window.last(member))
     if on is not None:  # by tuple time itself nothing is ever late
-        first = F.greatest(first, floor_div(F.col(TIME) - (offset + size), slide) + 1)
-    last = floor_div(member - offset, slide)
-    counted = frame.withColumns({FIRST: first, LAST: last})
-    if on is not None:
-        counted = counted.where(member.isNotNull())
-    return counted.where(F.col(FIRST) <= F.col(LAST))
+        frame = frame.where(F.col(quoted(on)).isNotNull())
+        first = F.greatest(first, F.expr(window.first(TIME)))
+    return frame.withColumns({FIRST: first, LAST: last}).where(F.col(FIRST) <= F.col(LAST))
 
 
-def per_window(frame: DataFrame, window: WindowEntry) -> DataFrame:
+def per_window(frame: DataFrame, window: TimeEntry) -> DataFrame:
     """Expands each row with FIRST and LAST to a row per window: adds WINDOW, drops these two."""
-    if window.size_us <= window.slide_us:
-        rows = frame.withColumn(WINDOW, F.col(FIRST))
-    else:
-        rows = frame.withColumn(WINDOW, F.explode(F.sequence(F.col(FIRST), F.col(LAST))))
-    return rows.drop(FIRST, LAST)
+    each = F.explode(F.sequence(F.col(FIRST), F.col(LAST))) if window.overlaps else F.col(FIRST)
+    return frame.withColumn(WINDOW, each).drop(FIRST, LAST)
 
 
-def start_of(window: WindowEntry) -> Column:
-    return F.col(WINDOW) * window.slide_us + window.offset_us
+def start_of(window: TimeEntry, number: str = WINDOW) -> Column:
+    return F.expr(window.start(number))
 
 
-def end_of(window: WindowEntry) -> Column:
+def end_of(window: TimeEntry, number: str = WINDOW) -> Column:
     """Returns the end of a window, exclusive; END_OF_TIME at the latest."""
-    return F.least(start_of(window) + window.size_us, F.lit(END_OF_TIME))
+    return F.least(F.expr(window.end(number)), F.lit(END_OF_TIME))

@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field
 
 from spe.errors import QueryError
 from spe.problems import did_you_mean
+from spe.query.aggregates import AGGREGATES
 from spe.query.declaration import (
     Expression,
     From,
@@ -33,20 +34,11 @@ from spe.query.declaration import (
     unique,
     written,
 )
-from spe.query.windows import (
-    WINDOW_ATTRIBUTES,
-    WINDOW_END,
-    WINDOW_START,
-    Window,
-    WindowKey,
-    WindowKind,
-    check_on_late,
-)
+from spe.query.windows import WINDOW_END, WINDOW_START, Window, WindowKey, check_on_late
 from spe.stream.names import StreamId
 from spe.stream.schema import Attribute, AttributeType, Schema
 from spe.values import is_select, names_of
 
-FUNCTIONS: Final = ("count", "count_distinct", "sum", "avg", "min", "max", "first", "last")
 _CALL: Final = re.compile(r"\s*([A-Za-z_][\w.]*(?::[A-Za-z_]\w*)?)\s*\(", re.ASCII)
 _DISTINCT: Final = re.compile(r"\s*distinct\b\s*", re.IGNORECASE)
 
@@ -56,8 +48,8 @@ class AggregateCall:
     """One aggregate: ``function(argument)``, e.g. count(*), sum(price * qty), my.module:P99(latency).
 
     Attributes:
-      function: count, count_distinct, sum, avg, min, max, first, last, or an import path ``module:Class`` of a
-        user-defined aggregate (docs/how-to/own-operators.md).
+      function: a name in AGGREGATES, or an import path ``module:Class`` of a user-defined aggregate
+        (docs/how-to/own-operators.md).
       argument: SQL expression; None for count(*).
     """
 
@@ -66,24 +58,20 @@ class AggregateCall:
 
     def output_attribute(self, schema: Schema, name: str) -> Attribute:
         """Returns the attribute that it makes.  Raises QueryError, ExpressionError."""
-        at, function = f"aggregates.{name}", self.function
-        if ":" not in function and function not in FUNCTIONS:
-            known = ", ".join(FUNCTIONS)
-            raise QueryError(at, f"no aggregate {function!r}; there are: {known}, and module:Class for your own")
+        at, function = f"aggregates.{name}", AGGREGATES.get(self.function)
+        if function is None and ":" not in self.function:
+            known = ", ".join(AGGREGATES)
+            raise QueryError(at, f"no aggregate {self.function!r}; there are: {known}, and module:Class for your own")
         if self.argument is None:
-            if function != "count":
-                raise QueryError(at, f"{function} needs an argument")
+            if self.function != "count":
+                raise QueryError(at, f"{self.function} needs an argument")
             return Attribute(name, AttributeType.INT64, nullable=False)
         argument = computed(self.argument, schema, name)
-        if function in ("count", "count_distinct"):
-            return Attribute(name, AttributeType.INT64, nullable=False)
-        if function in ("sum", "avg"):
-            if not argument.type.is_numeric:
-                raise QueryError(at, f"{function} needs int64 or float64, got {argument.type}")
-            return Attribute(name, AttributeType.FLOAT64 if function == "avg" else argument.type, argument.nullable)
-        if ":" in function:
-            return Attribute(name, _user_aggregate(function, argument.type, at), nullable=True)
-        return argument
+        if function is None:
+            return Attribute(name, _user_aggregate(self.function, argument.type, at), nullable=True)
+        if function.numeric and not argument.type.is_numeric:
+            raise QueryError(at, f"{function.name} needs int64 or float64, got {argument.type}")
+        return Attribute(name, function.returns or argument.type, argument.nullable and not function.is_count)
 
 
 def _user_aggregate(path: str, argument: AttributeType, field: str) -> AttributeType:
@@ -111,9 +99,9 @@ def call_of(value: Any) -> AggregateCall:
     function, argument = match[1], text[match.end() : text.rstrip().rindex(")")].strip()
     if ":" not in function:
         function = function.lower()
-        if function not in FUNCTIONS:
-            hint = did_you_mean(function, FUNCTIONS)
-            raise ValueError(f"no aggregate {function!r}{hint}; expected {', '.join(FUNCTIONS)} or module:Class")
+        if function not in AGGREGATES:
+            hint = did_you_mean(function, AGGREGATES)
+            raise ValueError(f"no aggregate {function!r}{hint}; expected {', '.join(AGGREGATES)} or module:Class")
     if function == "count" and (distinct := _DISTINCT.match(argument)):
         function, argument = "count_distinct", argument[distinct.end() :]
     if function == "count" and argument == "*":
@@ -185,20 +173,17 @@ class AggregateSpec(OneInput):
     on_error: OnError = field(default=OnError.STOP, repr=False)
     on_late: OnLate = field(default=OnLate.COUNT, repr=False)
 
-    @property
-    def _counts(self) -> bool:
-        return self.window.kind is WindowKind.COUNT
-
     def output_schema(self, inputs: Sequence[Schema]) -> Schema:
         schema = inputs[0]
-        self.window.check([schema], tuple(WindowKind))
+        self.window.check([schema])
         check_on_late(self, self.window.on)
         groups = [computed(text, schema, name) for name, text in self.group_by.items()]
-        window = () if self._counts else WINDOW_ATTRIBUTES
         if not groups and not self.aggregates:
             raise QueryError("aggregates", "expected at least one aggregate, or a group_by")
         results = [call.output_attribute(schema, name) for name, call in self.aggregates.items()]
-        return unique([*groups, *window, *results], "rename it (a window adds window_start and window_end)")
+        return unique(
+            [*groups, *self.window.attributes, *results], "rename it (a window adds window_start and window_end)"
+        )
 
     def described(self) -> str:
         by = f" by {', '.join(named(name, text) for name, text in self.group_by.items())}" if self.group_by else ""
@@ -215,9 +200,10 @@ class AggregateSpec(OneInput):
         return "" if by_key else f"groups by ({', '.join(self.group_by) or 'nothing'})"
 
     def tied(self, key: frozenset[str] | None) -> str:
-        if self._counts:
-            return "a count window"
-        return ", ".join(sorted({c.function for c in self.aggregates.values() if c.function in ("first", "last")}))
+        if self.window.by_arrival:
+            return f"a {self.window.KEYWORD} window"
+        functions = [AGGREGATES[c.function] for c in self.aggregates.values() if c.function in AGGREGATES]
+        return ", ".join(sorted({function.name for function in functions if function.by_arrival}))
 
     @property
     def logged(self) -> Logged:
@@ -237,7 +223,7 @@ class AggregateSpec(OneInput):
 
     @property
     def lifetime_rows(self) -> int | None:
-        return self.window.count or None
+        return self.window.lifetime_rows
 
     @property
     def own_code(self) -> bool:
@@ -249,13 +235,12 @@ class AggregateSpec(OneInput):
 
     @property
     def result_key(self) -> tuple[str, ...] | None:
-        return (
-            None if self._counts else (*self.group_by, WINDOW_START, WINDOW_END)
-        )  # many windows may close at one time
+        # Without bounds a result does not tell its window, and many windows may close at one time.
+        return (*self.group_by, WINDOW_START, WINDOW_END) if self.window.attributes else None
 
     @property
     def shares(self) -> tuple[str, ...] | None:
-        return None if self._counts else ("overlap", "exact")
+        return ("overlap", "exact") if self.window.attributes else None
 
     def traits(self, inner: Traits) -> Traits:
-        return Traits(frozenset((*self.group_by, WINDOW_START, WINDOW_END)), True, self.window.slide_us)
+        return Traits(frozenset((*self.group_by, WINDOW_START, WINDOW_END)), True, self.window.cadence_us)

@@ -27,7 +27,7 @@ from spe.query.declaration import (
     check_timestamp,
     unique,
 )
-from spe.query.windows import WINDOW_ATTRIBUTES, Window, WindowKey, check_on_late, describe_signed
+from spe.query.windows import WINDOW_ATTRIBUTES, TimeWindow, WindowKey, check_by_time, check_on_late, describe_signed
 from spe.stream.names import StreamId
 from spe.stream.schema import Attribute, Schema
 from spe.values import duration_of
@@ -98,8 +98,7 @@ class JoinKeys(Keys):
     def _bounded(self) -> JoinKeys:
         if (self.window is None) == (self.within is None):
             raise ValueError("expected either window or within: without one the join's state would grow for ever")
-        if self.window is not None and self.window.count:
-            raise ValueError("a join takes a tumbling or sliding window, not a count window")
+        check_by_time("a join", self.window)
         return self
 
     def values(self) -> dict[str, Any]:
@@ -139,7 +138,7 @@ class JoinSpec(OperatorSpec):
     right: StreamId
     kind: JoinKind
     on: tuple[tuple[str, str], ...]
-    window: Window | None = None
+    window: TimeWindow | None = None
     lower_us: int | None = None
     upper_us: int | None = None
     left_time: str | None = None

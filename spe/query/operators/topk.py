@@ -26,7 +26,15 @@ from spe.query.declaration import (
     expression_of,
     unique,
 )
-from spe.query.windows import WINDOW_ATTRIBUTES, WINDOW_END, WINDOW_START, Window, WindowKey, check_on_late
+from spe.query.windows import (
+    WINDOW_ATTRIBUTES,
+    WINDOW_END,
+    WINDOW_START,
+    TimeWindow,
+    WindowKey,
+    check_by_time,
+    check_on_late,
+)
 from spe.stream.names import StreamId
 from spe.stream.schema import Attribute, AttributeType, Schema
 from spe.values import Count, Names
@@ -65,8 +73,7 @@ class TopKKeys(Keys):
 
     @model_validator(mode="after")
     def _time_window(self) -> TopKKeys:
-        if self.window is not None and self.window.count:
-            raise ValueError("topk takes a tumbling or sliding window, not a count window")
+        check_by_time("topk", self.window)
         return self
 
 
@@ -96,7 +103,7 @@ class TopKSpec(OneInput):
     k: int
     order_by: tuple[tuple[str, bool], ...]
     partition_by: tuple[str, ...] = ()
-    window: Window | None = None
+    window: TimeWindow | None = None
     with_ties: bool = False
     rank_as: str | None = None
     on_late: OnLate = field(default=OnLate.COUNT, repr=False)
@@ -169,4 +176,4 @@ class TopKSpec(OneInput):
 
     def traits(self, inner: Traits) -> Traits:
         key = inner.key | frozenset((*self.partition_by, WINDOW_START, WINDOW_END))  # the ranked tuple, not its rank
-        return Traits(key, True, inner.cadence_us if self.window is None else self.window.slide_us)
+        return Traits(key, True, inner.cadence_us if self.window is None else self.window.cadence_us)

@@ -13,7 +13,7 @@ from operators.custom import CustomOperator
 from spe.errors import QueryError
 from spe.query.operators.aggregate import AggregateCall, AggregateSpec
 from spe.query.operators.custom import CustomSpec
-from spe.query.windows import Window, WindowKind
+from spe.query.windows import SlidingWindow, TumblingWindow
 from spe.stream.batch import Column, Rows
 from spe.stream.names import StreamId
 from spe.stream.schema import Attribute, AttributeType, Schema
@@ -143,7 +143,7 @@ def test_the_documented_session_window_refuses_a_wrong_gap() -> None:
 
 def test_a_user_aggregate_works_in_sliding_windows() -> None:
     calls = {"span": AggregateCall(f"{HERE}:Span", "value")}
-    spec = AggregateSpec(IN, Window(WindowKind.SLIDING, 4, 2), {"sensor": "sensor"}, calls)
+    spec = AggregateSpec(IN, SlidingWindow(4, 2), {"sensor": "sensor"}, calls)
     operator = make(spec, READINGS)
     assert operator.schema["span"] == Attribute("span", AttributeType.FLOAT64)
     rows = tuples(READINGS, "0 a 1 \n 3 a 5 \n 3 b - \n 4 a 2")
@@ -189,7 +189,7 @@ def test_an_unusable_class_is_refused_when_the_query_is_read(
 
 
 def test_an_aggregate_may_refuse_its_argument() -> None:
-    spec = AggregateSpec(IN, Window(WindowKind.TUMBLING, 4, 4), {}, {"x": AggregateCall(f"{HERE}:Span", "sensor")})
+    spec = AggregateSpec(IN, TumblingWindow(4), {}, {"x": AggregateCall(f"{HERE}:Span", "sensor")})
     with pytest.raises(QueryError, match="expected float64") as error:
         run(make(spec, READINGS), [READINGS], [[]])
     assert error.value.field == "aggregates.x"

@@ -24,7 +24,7 @@ from spe.query.declaration import OperatorSpec
 from spe.query.operators.aggregate import AggregateCall, AggregateSpec
 from spe.query.operators.custom import CustomSpec
 from spe.query.operators.join import JoinKind, JoinSpec
-from spe.query.windows import Window, WindowKind
+from spe.query.windows import CountWindow, SlidingWindow, TumblingWindow, Window
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
@@ -35,7 +35,7 @@ from tests.support.operators import Tuple, text, tuples
 SCHEMA = Schema.of(key="string", value="int64!")
 IN = StreamId("in")
 CALLS = {"n": AggregateCall("count"), "sum": AggregateCall("sum", "value"), "first": AggregateCall("first", "value")}
-COUNT_3 = Window(WindowKind.COUNT, count=3)
+COUNT_3 = CountWindow(3)
 TRACE_11 = tuples(SCHEMA, "1 a 5\n4 b 2\n12 a 1\n15 c 4\n21 a 7\n26 b 3")
 
 
@@ -123,12 +123,12 @@ def test_a_row_at_the_time_of_a_footprint_is_not_in_it() -> None:
 
 def test_window_closed_and_opened_in_one_slice_needs_no_closing() -> None:
     """The window of a is closed and the next one opened by the same slice (G2)."""
-    run, added = run_to(sums(Window(WindowKind.COUNT, count=2)), tuples(SCHEMA, "1 a 1\n2 a 2\n3 a 4"), 10)
+    run, added = run_to(sums(CountWindow(2)), tuples(SCHEMA, "1 a 1\n2 a 2\n3 a 4"), 10)
     assert added == ["a(1,4)"]
     assert run.held() == (10, 1)
 
 
-SLIDING = Window(WindowKind.SLIDING, 30, 10)
+SLIDING = SlidingWindow(30, 10)
 
 
 def test_cells_of_panes_that_have_passed_hold_no_replay() -> None:
@@ -155,7 +155,7 @@ def test_a_footprint_before_the_end_of_its_pane_is_not_final() -> None:
 
 def test_replay_makes_no_cell_and_counts_nothing_twice() -> None:
     """An open count window holds replay at 10; what comes again from there has been in panes that have passed."""
-    tumbling = Window(WindowKind.TUMBLING, 10, 10)
+    tumbling = TumblingWindow(10)
     specs = {**sums(COUNT_3), "sliding": sums(SLIDING)["out"], "tumbling": sums(tumbling)["out"]}
     run, _ = run_to(specs, tuples(SCHEMA, "1 a 5\n2 b 1\n12 b 2\n14 c 2\n22 b 3\n23 c 1\n24 c 1"), 10, 20, 30)
     assert run.extent.replay_from() == 10
@@ -180,10 +180,10 @@ def test_rewritten_cells_hold_back_no_replay() -> None:
     run.remade()
 
 
-WIDE = Window(WindowKind.SLIDING, 100_000, 100)
+WIDE = SlidingWindow(100_000, 100)
 
 
-@pytest.mark.parametrize("window", [COUNT_3, Window(WindowKind.TUMBLING, 100_000, 100_000), WIDE])
+@pytest.mark.parametrize("window", [COUNT_3, TumblingWindow(100_000), WIDE])
 def test_oldest_of_too_many_groups_are_rewritten(window: Window) -> None:
     """A hundred groups stay open; each slice has time for seven.  So all have their turn, and the log does not grow."""
     settings = Continuous(None, records=1)
@@ -316,8 +316,8 @@ def test_the_newest_footprint_counts() -> None:
     ("window", "written", "mark"),
     [
         (COUNT_3, 10, 20),
-        (Window(WindowKind.TUMBLING, 10, 10), 10, 20),
-        (Window(WindowKind.SLIDING, 20, 10), 15, 25),  # of two panes that were written one is gone
+        (TumblingWindow(10), 10, 20),
+        (SlidingWindow(20, 10), 15, 25),  # of two panes that were written one is gone
     ],
 )
 def test_a_restored_state_is_behind_the_newest_log_slice(window: Window, written: int, mark: int) -> None:
@@ -463,7 +463,7 @@ def test_a_state_from_before_a_recovery_is_written_whole() -> None:
 
 def test_counters_are_those_of_the_log_after_a_recovery() -> None:
     """U7: the late row came before what is replayed."""
-    window = Window(WindowKind.TUMBLING, 10, 10, on="ts")
+    window = TumblingWindow(10, on="ts")
     schema = Schema.of(ts="timestamp", key="string", value="int64!")
     times = [(5, 5), (25, 3), (35, 35), (45, 45)]
     rows = [(time, (at, "a", 1)) for time, at in times]

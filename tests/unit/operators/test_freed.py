@@ -15,7 +15,7 @@ from spe.query.declaration import OperatorSpec
 from spe.query.operators.aggregate import AggregateCall, AggregateSpec
 from spe.query.operators.join import JoinKind, JoinSpec
 from spe.query.operators.topk import TopKSpec
-from spe.query.windows import Window, WindowKind
+from spe.query.windows import CountWindow, SlidingWindow, TumblingWindow
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
 from tests.support.logged import given, unit_of
@@ -24,11 +24,11 @@ from tests.support.operators import tuples
 SCHEMA = Schema.of(key="string", value="int64!")
 LEFT, RIGHT = StreamId("left"), StreamId("right")
 CALLS = {"n": AggregateCall("count"), "first": AggregateCall("first", "key"), "max": AggregateCall("max", "value")}
-TUMBLING = Window(WindowKind.TUMBLING, 100, 100)
+TUMBLING = TumblingWindow(100)
 SPECS: dict[str, OperatorSpec] = {
     "tumbling": AggregateSpec(LEFT, TUMBLING, {"key": "key"}, CALLS),
-    "sliding": AggregateSpec(LEFT, Window(WindowKind.SLIDING, 100, 50), {"key": "key"}, CALLS),
-    "count": AggregateSpec(LEFT, Window(WindowKind.COUNT, count=9), {"key": "key"}, CALLS),
+    "sliding": AggregateSpec(LEFT, SlidingWindow(100, 50), {"key": "key"}, CALLS),
+    "count": AggregateSpec(LEFT, CountWindow(9), {"key": "key"}, CALLS),
     "topk": TopKSpec(LEFT, 2, (("value", True),), ("key",), TUMBLING),
     "interval": JoinSpec(LEFT, RIGHT, JoinKind.FULL, (("key", "key"),), lower_us=-90, upper_us=90),
     "window": JoinSpec(LEFT, RIGHT, JoinKind.LEFT, (("key", "key"),), window=TUMBLING),

@@ -15,7 +15,7 @@ from operators import steps
 from operators.input_buffer import InputBuffer, InputSlice, Marker
 from operators.operator import Operator
 from spe.query.operators.aggregate import AggregateCall, AggregateSpec
-from spe.query.windows import Window, WindowKind
+from spe.query.windows import TumblingWindow
 from spe.stream.batch import Column, Rows
 from spe.stream.names import StreamId
 from spe.stream.schema import AttributeType, Schema
@@ -174,7 +174,7 @@ def test_an_operator_that_only_saw_time_pass_is_reset(name: str) -> None:
 def test_expired_input_is_freed_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     """A window that ends needs none of its rows; freeing them with their strings takes long (B8: steps are bounded)."""
     monkeypatch.setattr(steps, "INDEXED", 8)
-    window = Window(WindowKind.TUMBLING, 1000, 1000)
+    window = TumblingWindow(1000)
     operator = make(AggregateSpec(StreamId("in"), window, {}, {"n": AggregateCall("count")}), Schema.of(n="int64"))
     buffer = InputBuffer(operator)
     for at in range(10):

@@ -9,7 +9,7 @@ import pytest
 from operators.join import steps as join_steps
 from operators.operator import Operator
 from spe.query.operators.join import JoinKind, JoinSpec
-from spe.query.windows import Window, WindowKind
+from spe.query.windows import SlidingWindow
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
 from spe.stream.times import END_OF_TIME
@@ -123,7 +123,7 @@ def test_a_long_slice_is_cut_between_two_instants(kind: JoinKind) -> None:
 
 
 STAMPED = Schema.of(ts="timestamp", n="int64")
-SLIDING = Window(WindowKind.SLIDING, 10, 5, 0, "ts")
+SLIDING = SlidingWindow(10, 5, 0, "ts")
 
 
 @pytest.mark.parametrize(("time", "starts"), [(9, [0, 5]), (10, [5]), (14, [5]), (15, [])])

@@ -21,7 +21,7 @@ from spe.errors import ConfigError, LogCorrupt, OperatorFailed
 from spe.query.declaration import OnError
 from spe.query.operators.aggregate import AggregateCall, AggregateSpec
 from spe.query.operators.custom import CustomSpec
-from spe.query.windows import Window, WindowKind
+from spe.query.windows import CountWindow
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
@@ -167,7 +167,7 @@ def test_time_alone_changes_states() -> None:
 
 def test_rows_replayed_for_others_are_already_in_the_state() -> None:
     """A count window is replayed from 10; the operators with keys are not given these rows, nor do they release any."""
-    counting = AggregateSpec(IN, Window(WindowKind.COUNT, count=9), {"key": "key"}, {"n": AggregateCall("count")})
+    counting = AggregateSpec(IN, CountWindow(9), {"key": "key"}, {"n": AggregateCall("count")})
     run = Run(VISITS, tuples(SCHEMA, "1 a 0\n12 a 0\n13 b 0\n27 b 0\n28 a 0"), other=counting)
     for end in (10, 20, 30):
         run.slice(end)
@@ -178,7 +178,7 @@ def test_rows_replayed_for_others_are_already_in_the_state() -> None:
 
 def test_state_restored_during_replay_waits_for_its_end() -> None:
     """As a redo that begins before all is replayed."""
-    counting = AggregateSpec(IN, Window(WindowKind.COUNT, count=9), {"key": "key"}, {"n": AggregateCall("count")})
+    counting = AggregateSpec(IN, CountWindow(9), {"key": "key"}, {"n": AggregateCall("count")})
     run = Run(VISITS, tuples(SCHEMA, "1 a 0\n12 a 0\n13 b 0\n27 b 0\n28 a 0"), other=counting)
     for end in (10, 20, 30):
         run.slice(end)

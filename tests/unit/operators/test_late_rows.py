@@ -20,7 +20,7 @@ from spe.query.operators.aggregate import AggregateCall, AggregateSpec
 from spe.query.operators.join import JoinKind, JoinSpec
 from spe.query.operators.topk import TopKSpec
 from spe.query.query import QueryOperator
-from spe.query.windows import Window, WindowKind
+from spe.query.windows import SlidingWindow, TumblingWindow, Window
 from spe.stream import text_size
 from spe.stream.batch import Rows
 from spe.stream.names import Kind, StreamId, UnitId
@@ -30,9 +30,9 @@ from tests.support.operators import Run, Tuple, check_contract, make, run, step_
 
 SCHEMA = Schema.of(ts="timestamp", key="string", n="int64")
 IN, OTHER = StreamId("in"), StreamId("other")
-TUMBLING = Window(WindowKind.TUMBLING, 10, 10, 0, "ts")
-SLIDING = Window(WindowKind.SLIDING, 10, 4, 1, "ts")
-GAPS = Window(WindowKind.SLIDING, 4, 10, 0, "ts")
+TUMBLING = TumblingWindow(10, 0, "ts")
+SLIDING = SlidingWindow(10, 4, 1, "ts")
+GAPS = SlidingWindow(4, 10, 0, "ts")
 COUNT = {"n": AggregateCall("count")}
 NULL = "without time: its window attribute is null"
 Spec = AggregateSpec | TopKSpec | JoinSpec

@@ -26,7 +26,7 @@ from spe.query.operators.aggregate import AggregateCall, AggregateSpec
 from spe.query.operators.filter import FilterSpec
 from spe.query.operators.join import JoinKind, JoinSpec
 from spe.query.operators.topk import TopKSpec
-from spe.query.windows import Window, WindowKind
+from spe.query.windows import CountWindow, SlidingWindow, TumblingWindow, Window
 from spe.stream.batch import Column, Rows
 from spe.stream.frozen import Frozen
 from spe.stream.names import Kind, StreamId, UnitId
@@ -77,10 +77,10 @@ def aggregate(window: Window) -> Operator:
     return make(AggregateSpec(IN, window, {"key": "key"}, calls), SCHEMA)
 
 
-TUMBLING = Window(WindowKind.TUMBLING, 1000, 1000)
+TUMBLING = TumblingWindow(1000)
 FULL = JoinSpec(IN, OTHER, JoinKind.FULL, (("key", "key"),), lower_us=-50, upper_us=50)
-COUNTED = Window(WindowKind.COUNT, count=1_000_000)
-SLIDING = Window(WindowKind.SLIDING, 1000, 500)
+COUNTED = CountWindow(1_000_000)
+SLIDING = SlidingWindow(1000, 500)
 
 
 def filled(window: Window) -> Operator:
@@ -371,7 +371,7 @@ KEEPS_TEXTS: dict[str, OperatorSpec] = {
     "top-k of an instant": TopKSpec(IN, 1, (("other", True),), ("key",)),
     "tumbling window": aggregated(TUMBLING),
     "sliding window": aggregated(SLIDING),
-    "count window": aggregated(Window(WindowKind.COUNT, count=2)),
+    "count window": aggregated(CountWindow(2)),
 }
 
 

@@ -7,7 +7,7 @@ import pytest
 from spe.query.operators.aggregate import AggregateCall, AggregateSpec
 from spe.query.operators.join import JoinKind, JoinSpec
 from spe.query.operators.topk import TopKSpec
-from spe.query.windows import Window, WindowKind
+from spe.query.windows import CountWindow, SlidingWindow, TumblingWindow, Window
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
 from spe.stream.times import END_OF_TIME
@@ -21,7 +21,7 @@ COUNT = {"n": AggregateCall("count")}
 
 
 def tumbling(size: int, offset: int = 0, on: str | None = None) -> Window:
-    return Window(WindowKind.TUMBLING, size, size, offset, on)
+    return TumblingWindow(size, offset, on)
 
 
 @pytest.mark.parametrize("bucket", [10, 20])
@@ -39,7 +39,7 @@ def test_the_first_tuple_at_its_end_releases_a_window(bucket: int) -> None:
 
 def test_a_transferred_count_window_continues() -> None:
     """Received arrays are read-only: a tuple that opens no window must not write to them."""
-    spec = AggregateSpec(IN, Window(WindowKind.COUNT, count=3), {"key": "key"}, COUNT)
+    spec = AggregateSpec(IN, CountWindow(3), {"key": "key"}, COUNT)
     rows = tuples(KEYED, "1 a 1 \n 2 b 1 \n 3 a 1 \n 4 a 1")
     before, after = make(spec, KEYED), make(spec, KEYED)
     assert Run(before, [KEYED]).slice([rows], 3) == []
@@ -49,7 +49,7 @@ def test_a_transferred_count_window_continues() -> None:
 
 def test_a_tuple_late_for_one_window_counts_in_its_others() -> None:
     """Size 10, slide 5: 9 at time 12 is too late for [0, 10) but not for [5, 15)."""
-    operator = make(AggregateSpec(IN, Window(WindowKind.SLIDING, 10, 5, 0, "ts"), {}, COUNT), EVENTS)
+    operator = make(AggregateSpec(IN, SlidingWindow(10, 5, 0, "ts"), {}, COUNT), EVENTS)
     assert text(run(operator, [EVENTS], [tuples(EVENTS, "1 1 \n 12 9")])) == lines("""
          4 -5  5 1
          9  0 10 1
@@ -59,7 +59,7 @@ def test_a_tuple_late_for_one_window_counts_in_its_others() -> None:
 
 
 def test_a_tuple_between_windows_with_gaps_is_not_late() -> None:
-    operator = make(AggregateSpec(IN, Window(WindowKind.SLIDING, 2, 5), {}, COUNT), EVENTS)
+    operator = make(AggregateSpec(IN, SlidingWindow(2, 5), {}, COUNT), EVENTS)
     assert text(run(operator, [EVENTS], [tuples(EVENTS, "0 0 \n 1 1 \n 2 2 \n 4 4 \n 5 5")])) == lines("""
         1 0 2 2
         6 5 7 1
@@ -117,7 +117,7 @@ def test_interval_ends_are_included_and_null_keys_do_not_match() -> None:
 
 
 def test_a_window_join_pairs_once_per_window_that_holds_both() -> None:
-    spec = JoinSpec(LEFT, RIGHT, JoinKind.LEFT, (("key", "key"),), Window(WindowKind.SLIDING, 4, 2))
+    spec = JoinSpec(LEFT, RIGHT, JoinKind.LEFT, (("key", "key"),), SlidingWindow(4, 2))
     left, right = tuples(KEYED, "3 a 1"), tuples(KEYED, "5 a 2")
     assert text(run(make(spec, KEYED, KEYED), [KEYED, KEYED], [left, right])) == lines("""
         3 a 1 - - 0 4

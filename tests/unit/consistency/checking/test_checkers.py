@@ -24,7 +24,7 @@ from spe.plan.log_targets import Continuous
 from spe.plan.nodes import Checkpoints, Policy
 from spe.query.operators.aggregate import AggregateCall, AggregateSpec
 from spe.query.operators.topk import TopKSpec
-from spe.query.windows import Window, WindowKind
+from spe.query.windows import TumblingWindow
 from spe.stream.batch import Batch, Rows
 from spe.stream.history import Delivered, History, Opened, Received
 from spe.stream.ids import Channel
@@ -277,7 +277,7 @@ WINDOWS = Schema.of(key="string", window_start="timestamp", window_end="timestam
 )
 def test_second_tentative_result_of_a_window_is_detected(text: str, holds: bool) -> None:
     plan, directory = make_plan()
-    window = Window(WindowKind.TUMBLING, 10, 10)
+    window = TumblingWindow(10)
     spec = AggregateSpec(StreamId("a"), window, {"key": "x"}, {"n": AggregateCall("count")})
     operator = replace(plan.query.operators[0], spec=spec, schema=WINDOWS)
     plan = replace(plan, query=replace(plan.query, operators=(operator,)))
@@ -727,7 +727,7 @@ def test_bucket_closed_by_end_is_covered_if_it_has_results(more: str, rules: set
 def test_tentative_results_at_source_end_are_reported(seconds: float) -> None:
     plan, directory = make_plan()
     if seconds:
-        window = Window(WindowKind.TUMBLING, round(seconds * 1e6), round(seconds * 1e6))
+        window = TumblingWindow(round(seconds * 1e6))
         spec = TopKSpec(StreamId("a"), 1, (("x", False),), window=window)
         operator = replace(plan.query.operators[0], spec=spec)
         plan = replace(plan, query=replace(plan.query, operators=(operator,)))

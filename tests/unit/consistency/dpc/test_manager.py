@@ -38,7 +38,7 @@ from spe.plan.plan import InputStream, Limits, Unit
 from spe.query.operators.aggregate import AggregateCall, AggregateSpec
 from spe.query.operators.union import UnionSpec
 from spe.query.query import QueryOperator
-from spe.query.windows import Window, WindowKind
+from spe.query.windows import TumblingWindow
 from spe.stream.batch import Batch, Boundary, Element, Rows
 from spe.stream.names import Kind, NodeId, NodeState, StreamId, UnitId
 from spe.stream.schema import Schema
@@ -60,7 +60,7 @@ UNIT = Unit(
 
 
 _ALL = StreamId("all")
-_COUNT = AggregateSpec(_ALL, Window(WindowKind.TUMBLING, 100, 100), {}, {"n": AggregateCall("count")})
+_COUNT = AggregateSpec(_ALL, TumblingWindow(100), {}, {"n": AggregateCall("count")})
 COUNTING = replace(
     UNIT,
     operators=(QueryOperator(_ALL, UnionSpec(IN), SCHEMA), QueryOperator(OUT, _COUNT, _COUNT.output_schema([SCHEMA]))),
@@ -967,7 +967,7 @@ class TestRecovering:
 
 KEYED = Schema.of(key="int64!")
 #: Windows [10, 30), [30, 50), …
-MANY = AggregateSpec(IN[0], Window(WindowKind.TUMBLING, 20, 20, 10), {"key": "key"}, {"n": AggregateCall("count")})
+MANY = AggregateSpec(IN[0], TumblingWindow(20, 10), {"key": "key"}, {"n": AggregateCall("count")})
 GROUPS = 40
 #: Rows per input in a slice, rows that a step releases.
 FEW = 4
@@ -1103,9 +1103,7 @@ class TestSlicesInPortions:
     ) -> None:
         """K1, R5: each live slice takes several portions, and at its end the next slice is already due."""
         monkeypatch.setattr(World, "slice_rows", 1000)
-        world = stable_until_ten(
-            with_windows(replace(MANY, window=Window(WindowKind.TUMBLING, 10, 10)), partners=partners)
-        )
+        world = stable_until_ten(with_windows(replace(MANY, window=TumblingWindow(10)), partners=partners))
         world.live[1] = False
         deliver_groups(world, 10, 105)
         world.B(0, 106, 20)
@@ -1133,7 +1131,7 @@ class TestSlicesInPortions:
     def test_a_replica_that_granted_does_not_begin_alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """K2: no partner was reachable; while a slice is in work, one appears and asks."""
         monkeypatch.setattr(World, "slice_rows", 1000)
-        world = stable_until_ten(with_windows(replace(MANY, window=Window(WindowKind.TUMBLING, 10, 10))))
+        world = stable_until_ten(with_windows(replace(MANY, window=TumblingWindow(10))))
         world.live[1], world.partner["n2"] = False, None
         deliver_groups(world, 10, 105)
         world.B(0, 106, 20)

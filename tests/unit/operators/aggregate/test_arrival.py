@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from operators.operator import Operator
 from spe.query.operators.aggregate import AggregateCall, AggregateSpec
-from spe.query.windows import Window, WindowKind
+from spe.query.windows import CountWindow, TumblingWindow, Window
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
 from spe.stream.times import END_OF_TIME
@@ -30,10 +30,10 @@ def restored_in_the_middle(window: Window) -> list[Tuple]:
 
 
 def test_a_restored_time_window_continues() -> None:
-    made = restored_in_the_middle(Window(WindowKind.TUMBLING, 10, 10))
+    made = restored_in_the_middle(TumblingWindow(10))
     assert text(made) == "9 a 0 10 1 4\n9 b 0 10 7 8"
 
 
 def test_a_restored_count_window_continues() -> None:
-    made = restored_in_the_middle(Window(WindowKind.COUNT, count=4))
+    made = restored_in_the_middle(CountWindow(4))
     assert text(made) == "6 a 1 4"

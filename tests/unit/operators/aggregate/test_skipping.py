@@ -13,7 +13,7 @@ from operators.aggregate.custom import Aggregator
 from operators.skipping import Rejected, Skipping
 from spe.query.declaration import OnError
 from spe.query.operators.aggregate import AggregateCall, AggregateSpec
-from spe.query.windows import Window, WindowKind
+from spe.query.windows import CountWindow, SlidingWindow, TumblingWindow, Window
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
 from spe.stream.times import END_OF_TIME
@@ -26,9 +26,9 @@ CALLS = {
     "total": AggregateCall(f"{HERE}:Total", "n"),
     "again": AggregateCall(f"{HERE}:Total", "n + 0"),
 }
-TUMBLING = Window(WindowKind.TUMBLING, 4, 4)
-SLIDING = Window(WindowKind.SLIDING, 6, 2)
-COUNT = Window(WindowKind.COUNT, count=3)
+TUMBLING = TumblingWindow(4)
+SLIDING = SlidingWindow(6, 2)
+COUNT = CountWindow(3)
 
 
 class Total(Aggregator):

@@ -25,7 +25,7 @@ from replicas.simulation.world.disk import SimDisk, torn
 from spe.query.operators.aggregate import AggregateCall, AggregateSpec
 from spe.query.operators.custom import CustomSpec
 from spe.query.operators.join import JoinKind, JoinSpec
-from spe.query.windows import Window, WindowKind
+from spe.query.windows import CountWindow, SlidingWindow
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
 from spe.stream.times import BEFORE_TIME
@@ -40,8 +40,8 @@ IN, OTHER = StreamId("in"), StreamId("other")
 CALLS = {"n": AggregateCall("count"), "sum": AggregateCall("sum", "value"), "last": AggregateCall("last", "value")}
 UNIT = unit_of(
     {
-        "threes": AggregateSpec(IN, Window(WindowKind.COUNT, count=3), {"key": "key"}, CALLS),
-        "sliding": AggregateSpec(OTHER, Window(WindowKind.SLIDING, 30, 10), {"key": "key"}, CALLS),
+        "threes": AggregateSpec(IN, CountWindow(3), {"key": "key"}, CALLS),
+        "sliding": AggregateSpec(OTHER, SlidingWindow(30, 10), {"key": "key"}, CALLS),
         "pairs": JoinSpec(IN, OTHER, JoinKind.LEFT, (("key", "key"),), None, -7, 9),
         "places": CustomSpec((OTHER,), "tests.support.operators_for_tests:Places", {}),
     },

@@ -35,7 +35,7 @@ from spe.query.operators.map import MapSpec
 from spe.query.operators.rejected import RejectedSpec
 from spe.query.operators.topk import TopKSpec
 from spe.query.operators.union import UnionSpec
-from spe.query.windows import Window, WindowKind
+from spe.query.windows import CountWindow, SlidingWindow, TumblingWindow, Window
 from spe.stream.ids import PartitionId
 from spe.stream.names import NodeId, StreamId, UnitId
 
@@ -172,10 +172,10 @@ def test_operator_entries_mean_their_specification(entry: str, expected: Operato
 @pytest.mark.parametrize(
     ("window", "expected"),
     [
-        ("1s", Window(WindowKind.TUMBLING, 1_000_000, 1_000_000)),
-        ("{tumbling: 1h, offset: -15m}", Window(WindowKind.TUMBLING, 3_600_000_000, 3_600_000_000, -900_000_000)),
-        ("{sliding: 10s, slide: 3s, on: ts}", Window(WindowKind.SLIDING, 10_000_000, 3_000_000, 0, "ts")),
-        ("{count: 100}", Window(WindowKind.COUNT, count=100)),
+        ("1s", TumblingWindow(1_000_000)),
+        ("{tumbling: 1h, offset: -15m}", TumblingWindow(3_600_000_000, -900_000_000)),
+        ("{sliding: 10s, slide: 3s, on: ts}", SlidingWindow(10_000_000, 3_000_000, 0, "ts")),
+        ("{count: 100}", CountWindow(100)),
     ],
 )
 def test_windows_are_given_by_their_lengths(window: str, expected: Window) -> None:
@@ -653,8 +653,11 @@ query:
     ("entry", "message"),
     [
         ("{union: orders}", "at least 2"),
-        ("{aggregate: {from: orders, window: {sliding: 1s}, compute: {n: count(*)}}}", "go together"),
-        ("{aggregate: {from: orders, window: {count: 3, on: ts}, compute: {n: count(*)}}}", "neither on nor offset"),
+        ("{aggregate: {from: orders, window: {sliding: 1s}, compute: {n: count(*)}}}", "slide: is missing"),
+        (
+            "{aggregate: {from: orders, window: {count: 3, on: ts}, compute: {n: count(*)}}}",
+            "has no 'on'; expected one of: count",
+        ),
         ("{aggregate: {from: orders, window: {on: price, tumbling: 1s}, compute: {n: count(*)}}}", "timestamp"),
         ("{aggregate: {from: orders, window: 1s, compute: {n: sum(qty) + sum(price)}}}", "expected one aggregate call"),
         ("{aggregate: {from: orders, window: 1s, compute: {n: sum(*)}}}", "needs an argument"),
@@ -1439,7 +1442,7 @@ def test_on_late_is_the_same_in_python_and_yaml() -> None:
     calls = {"n": AggregateCall("count")}
     spec = AggregateSpec(
         StreamId("s"),
-        Window(WindowKind.TUMBLING, 10**6, 10**6, 0, "ts"),
+        TumblingWindow(10**6, 0, "ts"),
         {"sensor": "sensor"},
         calls,
         on_late=OnLate.REJECT,

@@ -32,7 +32,7 @@ from spe.query.operators.map import MapSpec
 from spe.query.operators.topk import TopKSpec
 from spe.query.operators.union import UnionSpec
 from spe.query.query import Query, QueryOperator
-from spe.query.windows import Window, WindowKind
+from spe.query.windows import CountWindow, TumblingWindow, Window
 from spe.stream.batch import Column
 from spe.stream.hashing import partition_of
 from spe.stream.ids import Channel, PartitionId
@@ -40,7 +40,7 @@ from spe.stream.names import NodeId, StreamId, UnitId
 from spe.stream.schema import Schema
 
 SCHEMA = Schema.of(ts="timestamp!", key="int64!", user="string")
-SECOND = Window(WindowKind.TUMBLING, 1_000_000, 1_000_000)
+SECOND = TumblingWindow(1_000_000)
 
 
 def reads(*streams: str) -> OperatorSpec:
@@ -485,7 +485,7 @@ def test_the_fingerprint_covers_on_error() -> None:
 
 def test_fingerprint_covers_on_late_but_results_do_not() -> None:
     """A state with a count of rejected rows is another; a sink goes on.  Without on_late nothing has changed."""
-    spec = AggregateSpec(StreamId("A"), Window(WindowKind.TUMBLING, 10, 10, 0, "ts"), {}, {"n": AggregateCall("count")})
+    spec = AggregateSpec(StreamId("A"), TumblingWindow(10, 0, "ts"), {}, {"n": AggregateCall("count")})
     count, reject = (deployed(query({"u": one}, ["u"])).plan for one in (spec, replace(spec, on_late=OnLate.REJECT)))
     assert count.fingerprint != reject.fingerprint
     assert "late" not in json.dumps([o.state_described() for o in count.query.operators])
@@ -522,7 +522,7 @@ def test_a_single_replica_gives_a_warning() -> None:
     [
         (aggregate("u", "key", function="first"), "first over more than one"),
         (aggregate("u", "key", function="last"), "last over more than one"),
-        (aggregate("u", "key", window=Window(WindowKind.COUNT, count=3)), "a count window over more than one"),
+        (aggregate("u", "key", window=CountWindow(3)), "a count window over more than one"),
         (TopKSpec(StreamId("u"), 3, (("key", True),)), "ties of a top-k over more than one"),
         (TopKSpec(StreamId("u"), 3, (("key", True),), with_ties=True), ""),
         (aggregate("u", "key"), ""),

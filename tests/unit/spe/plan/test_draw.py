@@ -18,12 +18,12 @@ from spe.query.operators.join import JoinKind, JoinSpec
 from spe.query.operators.map import MapSpec
 from spe.query.operators.topk import TopKSpec
 from spe.query.operators.union import UnionSpec
-from spe.query.windows import Window, WindowKind
+from spe.query.windows import CountWindow, SlidingWindow, TumblingWindow
 from spe.stream.names import StreamId
 
 CONFIGS = sorted((Path(__file__).parents[4] / "configs").glob("*.yaml"))
 ORDERS = StreamId("orders")
-SECOND = Window(WindowKind.TUMBLING, 1_000_000, 1_000_000)
+SECOND = TumblingWindow(1_000_000)
 
 SHOP = """\
 cluster: shop
@@ -182,10 +182,10 @@ def test_operator_is_described_in_one_line(spec: OperatorSpec, kind: str, text: 
 
 
 def test_windows_show_length_step_offset_and_attribute() -> None:
-    sliding = Window(WindowKind.SLIDING, 10_000_000, 2_000_000, -500_000, "ts")
+    sliding = SlidingWindow(10_000_000, 2_000_000, -500_000, "ts")
 
     assert sliding.describe() == "sliding 10s every 2s offset -500ms over ts"
-    assert Window(WindowKind.COUNT, count=5).describe() == "windows of 5 tuples"
+    assert CountWindow(5).describe() == "windows of 5 tuples"
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from spe.query.operators.join import JoinKind, JoinSpec
 from spe.query.operators.map import MapSpec
 from spe.query.operators.topk import TopKSpec
 from spe.query.operators.union import UnionSpec
-from spe.query.windows import Window, WindowKind
+from spe.query.windows import CountWindow, SlidingWindow, TumblingWindow, Window
 from spe.stream.names import StreamId
 from tests.unit.spe.plan.test_deploy import SECOND, deployed, fragment, query
 
@@ -87,12 +87,12 @@ def test_an_operator_without_a_declaration_is_written_as_a_whole() -> None:
 @pytest.mark.parametrize(
     ("window", "panes", "lifetime_us"),
     [
-        (Window(WindowKind.TUMBLING, 10, 10), 1, 10),
-        (Window(WindowKind.SLIDING, 30, 10), 3, 30),  # at 30 pane 0 is gone
-        (Window(WindowKind.SLIDING, 30, 20), 3, 30),
-        (Window(WindowKind.SLIDING, 10, 30), 1, 10),
-        (Window(WindowKind.COUNT, count=5), 1, None),
-        (Window(WindowKind.TUMBLING, 10, 10, on="ts"), 1, None),
+        (TumblingWindow(10), 1, 10),
+        (SlidingWindow(30, 10), 3, 30),  # at 30 pane 0 is gone
+        (SlidingWindow(30, 20), 3, 30),
+        (SlidingWindow(10, 30), 1, 10),
+        (CountWindow(5), 1, None),
+        (TumblingWindow(10, on="ts"), 1, None),
     ],
     ids=str,
 )

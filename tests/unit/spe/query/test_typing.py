@@ -15,13 +15,13 @@ from spe.query.operators.join import JoinKind, JoinSpec
 from spe.query.operators.map import MapSpec
 from spe.query.operators.topk import TopKSpec
 from spe.query.operators.union import UnionSpec
-from spe.query.windows import MAX_OVERLAP, Window, WindowKind
+from spe.query.windows import MAX_OVERLAP, CountWindow, SlidingWindow, TumblingWindow
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
 
 A, B = StreamId("a"), StreamId("b")
 BIDS = Schema.of(ts="timestamp!", key="string!", price="float64", n="int64!", ok="bool")
-MINUTE = Window(WindowKind.TUMBLING, 60, 60)
+MINUTE = TumblingWindow(60)
 AGGREGATE = AggregateSpec(A, MINUTE, {"key": "key"}, {"n": AggregateCall("count")})
 JOIN = JoinSpec(A, B, JoinKind.INNER, (("key", "key"),), MINUTE)
 INTERVAL = JoinSpec(A, B, JoinKind.INNER, (("key", "key"),), None, -5, 5)
@@ -41,7 +41,7 @@ TOPK = TopKSpec(A, 3, (("price", True),), ("key",))
         (
             replace(
                 AGGREGATE,
-                window=Window(WindowKind.COUNT, count=3),
+                window=CountWindow(3),
                 aggregates={
                     "s": AggregateCall("sum", "n"),
                     "a": AggregateCall("avg", "n"),
@@ -87,20 +87,16 @@ def test_windowed_top_k_keeps_the_windows_that_its_input_has() -> None:
     [
         (MapSpec(A, {}), "columns", "at least one"),
         (MapSpec(A, {"key": "n"}, keep=True), "", "'key' would be in the output twice"),
-        (replace(AGGREGATE, window=replace(MINUTE, size_us=0, slide_us=0)), "window.size", "more than 0"),
-        (replace(AGGREGATE, window=replace(MINUTE, slide_us=0)), "window.slide", "more than 0"),
-        (replace(AGGREGATE, window=replace(MINUTE, slide_us=30)), "window.slide", "use a sliding window"),
+        (replace(AGGREGATE, window=replace(MINUTE, size_us=0)), "window.size", "more than 0"),
+        (replace(AGGREGATE, window=SlidingWindow(60, 0)), "window.slide", "more than 0"),
         (
-            replace(AGGREGATE, window=Window(WindowKind.SLIDING, 10 * MAX_OVERLAP, 9)),
+            replace(AGGREGATE, window=SlidingWindow(10 * MAX_OVERLAP, 9)),
             "window.slide",
             "more than 10000 windows",
         ),
         (replace(AGGREGATE, window=replace(MINUTE, on="key")), "window.on", "is string; expected a timestamp"),
         (replace(AGGREGATE, window=replace(MINUTE, on="tz")), "window.on", "no attribute 'tz'; there are: ts, key"),
-        (replace(AGGREGATE, window=replace(MINUTE, count=3)), "window.count", "tumbling window has no count"),
-        (replace(AGGREGATE, window=Window(WindowKind.COUNT)), "window.count", "at least 1"),
-        (replace(AGGREGATE, window=Window(WindowKind.COUNT, 5, count=1)), "window.size", "has no size"),
-        (replace(AGGREGATE, window=Window(WindowKind.COUNT, on="ts", count=1)), "window.on", "by arrival"),
+        (replace(AGGREGATE, window=CountWindow(0)), "window.count", "at least 1"),
         (replace(AGGREGATE, group_by={}, aggregates={}), "aggregates", "at least one"),
         (replace(AGGREGATE, group_by={"window_end": "ts"}), "", "'window_end' would be in the output twice"),
         (replace(AGGREGATE, aggregates={"key": AggregateCall("count")}), "", "'key' would be in the output twice"),
@@ -116,7 +112,6 @@ def test_windowed_top_k_keeps_the_windows_that_its_input_has() -> None:
         (replace(TOPK, order_by=()), "order_by", "at least one"),
         (replace(TOPK, partition_by=("key", "kex")), "partition_by.1", "no attribute 'kex'"),
         (replace(TOPK, rank_as="n"), "", "'n' would be in the output twice"),
-        (replace(TOPK, window=Window(WindowKind.COUNT, count=2)), "window", "count windows belong to aggregates"),
     ],
 )
 def test_operators_that_do_not_fit_their_input_are_refused(spec: OperatorSpec, field: str, message: str) -> None:
@@ -138,7 +133,6 @@ def test_operators_that_do_not_fit_their_input_are_refused(spec: OperatorSpec, f
         ({"window": None, "lower_us": 3}, "upper", "needs both ends"),
         ({"window": None, "lower_us": 1, "upper_us": 2, "left_time": "ts"}, "left_time", "or neither"),
         ({"window": None, "lower_us": 1, "upper_us": 2, "right_time": "n"}, "right_time", "is int64"),
-        ({"window": Window(WindowKind.COUNT, count=1)}, "window", "count windows belong to aggregates"),
         ({"prefix": ("", "")}, "", "'ts' would be in the output twice; set prefixes"),
     ],
 )

@@ -18,7 +18,7 @@ from spe.plan.nodes import Policy
 from spe.plan.plan import Plan
 from spe.query.declaration import OperatorSpec
 from spe.query.operators.aggregate import AggregateCall, AggregateSpec
-from spe.query.windows import Window, WindowKind
+from spe.query.windows import CountWindow, TumblingWindow
 from spe.stream.batch import Batch, Boundary, Element, Rows
 from spe.stream.history import Delivered, History, Sent
 from spe.stream.ids import Channel
@@ -131,9 +131,7 @@ def but(rows: Rows, place: int) -> Rows:
 LACKING = "only what was unavailable is lacking"
 INVENTED = "a tentative result is of rows that were sent"
 COUNTS = Schema.of(window_start="timestamp!", window_end="timestamp!", n="int64!")
-COUNT = AggregateSpec(
-    StreamId("s1"), Window(WindowKind.TUMBLING, WINDOW_US, WINDOW_US), {}, {"n": AggregateCall("count")}
-)
+COUNT = AggregateSpec(StreamId("s1"), TumblingWindow(WINDOW_US), {}, {"n": AggregateCall("count")})
 
 
 def test_results_from_the_remaining_source_are_accepted() -> None:
@@ -224,7 +222,7 @@ def test_windows_with_rows_of_unavailable_source_are_detected() -> None:
 
 
 def test_operators_with_unbounded_memory_are_not_judged() -> None:
-    spec = replace(COUNT, window=Window(WindowKind.COUNT, count=3))
+    spec = replace(COUNT, window=CountWindow(3))
     plan, directory = plan_of(spec, Schema.of(n="int64!"))
     rows = Rows.from_tuples(Schema.of(n="int64!"), [10 * SECOND], [(5,)])
     verdict = judged(plan, directory, rows)

@@ -14,7 +14,7 @@ from consistency.checking.promises.switching import check_switching
 from consistency.checking.rows import among, joined
 from spe.plan.plan import Plan
 from spe.query.operators.aggregate import AggregateCall, AggregateSpec
-from spe.query.windows import Window, WindowKind
+from spe.query.windows import TumblingWindow
 from spe.stream.batch import Batch, Rows
 from spe.stream.ids import Channel
 from spe.stream.names import StreamId
@@ -27,7 +27,7 @@ OUT = Channel(StreamId("s1"), 0)
 SOURCES = [source(name, reader={"kind": "generator"}, schema=PAYLOAD) for name in "ab"]
 UNION = chain(SOURCES, [("s1", union_of("a", "b"), PAYLOAD)]).plan
 WINDOWS = Schema.of(key="string", window_start="timestamp", window_end="timestamp", n="int64")
-COUNT = AggregateSpec(StreamId("a"), Window(WindowKind.TUMBLING, 10, 10), {"key": "x"}, {"n": AggregateCall("count")})
+COUNT = AggregateSpec(StreamId("a"), TumblingWindow(10), {"key": "x"}, {"n": AggregateCall("count")})
 SUMS = chain(SOURCES, [("s1", COUNT, WINDOWS)]).plan
 #: Group and count of a result; all are of one window.
 VALUES = st.sampled_from(["k1", "k2", "l1", "m1"])

@@ -15,7 +15,7 @@ import yaml
 from consistency.proof import spark_expressions as rewriting
 from consistency.proof.agreement import disagreements
 from consistency.proof.recorded import query_file as reading
-from consistency.proof.recorded.query_file import Reading, WindowEntry, duration_us, read
+from consistency.proof.recorded.query_file import CountEntry, Reading, TimeEntry, duration_us, read
 from replicas.simulation.scenarios.topologies import random_configuration
 from spe.config import load, load_text
 from spe.plan.deploy import Deployed
@@ -84,10 +84,10 @@ clients: {all: , one: {reads: best}, some: {reads: [long, short]}}
 """
 
 
-def window(one: WindowEntry | None, other: EngineWindow | None) -> bool:
+def window(one: TimeEntry | CountEntry | None, other: EngineWindow | None) -> bool:
     if one is None or other is None:
         return one is other
-    names = ("size_us", "slide_us", "offset_us", "on", "count")
+    names = ("size_us", "slide_us", "offset_us", "on") if isinstance(one, TimeEntry) else ("count",)
     return all(getattr(one, name) == getattr(other, name) for name in names)
 
 
