@@ -20,8 +20,9 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from consistency.dpc.states import TRANSITIONS
+from consistency.faults.kind import Maker
+from consistency.faults.kinds import KINDS
 from consistency.proof.report.model import Flaw
-from replicas.faults.model import FIELDS, REAL, FaultKind
 from replicas.link.rights import SENDERS
 from replicas.planning.files import OperatorModel
 from replicas.spark.options import READING, WRITING, Option
@@ -326,10 +327,9 @@ def _functions() -> str:
 
 def _faults() -> str:
     rows = []
-    for kind in FaultKind:
-        fields = ", ".join(f"`{field}`" for field in FIELDS[kind])
-        special = "`--links proxy`" if kind in REAL["proxy"] else "simulation"
-        rows.append((f"`{kind}`", fields, "" if kind in REAL["inside"] else special, kind.about))
+    only = {Maker.PROCESSES: "", Maker.PROXY: "`--links proxy`", Maker.SIMULATION: "simulation"}
+    for name, kind in KINDS.items():
+        rows.append((f"`{name}`", ", ".join(f"`{field}`" for field in kind.fields), only[kind.maker], kind.about))
     return _table(("kind", "fields, besides `at`", "only with", "what happens"), rows)
 
 

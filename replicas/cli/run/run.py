@@ -17,6 +17,8 @@ import trio
 from rich.live import Live
 from rich.text import Text
 
+from consistency.faults.kind import Do
+from consistency.faults.kinds import HEAL
 from replicas.cli.checkpoint_log import refuse_logs
 from replicas.cli.dashboard.hub import Hub
 from replicas.cli.dashboard.page import LOOPBACK, Site, bind_address, fault_kinds, is_local
@@ -25,9 +27,9 @@ from replicas.cli.run.summary import failures, figures, summary_text
 from replicas.cli.run.verdict import judge, sinks
 from replicas.cli.view.view import Sight, make_console, moment, render, seconds
 from replicas.faults.links import LinkMode, open_links
-from replicas.faults.model import Fault, FaultKind, configured_faults, load_faults, processes_of, refuse_unreal
+from replicas.faults.model import Fault, configured_faults, load_faults, processes_of, refuse_unreal
 from replicas.faults.runner import FaultRunner, Happening
-from replicas.faults.state import Action, Conditions, Do, FaultState
+from replicas.faults.state import Action, Conditions, FaultState
 from replicas.link.connection import Identity, secured
 from replicas.link.directory import DirectoryKeeper
 from replicas.local.cluster import READY_S, Cluster, open_cluster
@@ -469,7 +471,7 @@ class Supervisor:
                 continue
             if not healed and self._state.holds:
                 healed = True
-                await faults.inject(Fault(FaultKind.HEAL))
+                await faults.inject(Fault(HEAL))
                 watch.restart(now)
             elif watch.stuck(now, STUCK_US):
                 return f"nothing moves any more: {watch.what_is_open(now)}"
@@ -484,7 +486,7 @@ class Supervisor:
             if not self._never_returned or now >= until_us:
                 return
             if self._state.holds:
-                await faults.inject(Fault(FaultKind.HEAL))
+                await faults.inject(Fault(HEAL))
             with trio.move_on_after(_LOOK_S):
                 await self._stop_asked.wait()
                 return

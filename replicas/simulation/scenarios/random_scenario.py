@@ -19,8 +19,8 @@ from replicas.simulation.features.settings_changes import random_settings, with_
 from replicas.simulation.features.shortage import with_little_room
 from replicas.simulation.features.sinks import with_all_sinks
 from replicas.simulation.scenarios.feature_set import NONE, Feature, Features, draw_features
-from replicas.simulation.scenarios.patterns import random_faults
 from replicas.simulation.scenarios.query_options import with_options
+from replicas.simulation.scenarios.random_faults import random_faults
 from replicas.simulation.scenarios.scenario import Scenario
 from replicas.simulation.scenarios.topologies import LONG_BUCKET_MS, SLOW, random_configuration, with_long_windows
 from replicas.simulation.world.producer import random_live

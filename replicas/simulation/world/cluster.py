@@ -26,6 +26,7 @@ import trio.lowlevel
 from consistency.checking.node_settings import InForce
 from consistency.checking.promises.accuracy import Kept
 from consistency.comparison import ChannelRows
+from consistency.faults.kind import LinkFaults
 from replicas.client.client import Client
 from replicas.client.process import ClientProcess
 from replicas.connectors import Live, Replay
@@ -43,7 +44,7 @@ from replicas.simulation.world.clock import SimClock, Stuck, now_us
 from replicas.simulation.world.disk import SimDisk, torn
 from replicas.simulation.world.given_rows import givers_of
 from replicas.simulation.world.host import HOST, Processors, Rounds, SimCompute, StoryTrace
-from replicas.simulation.world.link import GOOD, LinkState
+from replicas.simulation.world.link import GOOD
 from replicas.simulation.world.network import HostNetwork, SimNetwork
 from replicas.simulation.world.producer import producers_of
 from replicas.simulation.world.work import StateCompute
@@ -92,7 +93,7 @@ class SimCluster:
         directory: Directory,
         *,
         seed: int = 0,
-        link: LinkState = GOOD,
+        link: LinkFaults = GOOD,
         turn_us: int = 0,
         state_ns: int = 0,
         row_ns: Mapping[PartitionId, int] | None = None,
