@@ -787,7 +787,7 @@ def execute(arguments: Sequence[str]) -> int:
     except CycloptsError as error:
         print(f"spe: {error}\nTry: {' '.join(('spe', *(error.command_chain or ()), '--help'))}", file=sys.stderr)
         return USERS_MISTAKE
-    if getattr(command, "__module__", "") != __name__:  # --help and --version print by themselves
+    if command.__module__.startswith("cyclopts"):  # --help and --version print by themselves
         command(*bound.args, **bound.kwargs)
         return DONE
     from spe.config.script import reading

@@ -58,7 +58,7 @@ def json_text(poller: Poller, metrics: Mapping[str, str] | None = None) -> str:
 
 
 async def _ask_all(target: Target) -> Poller:
-    poller = Poller(target.env(), target.plan, target.addresses, target.token)
+    poller = Poller.to(target)
     async with trio.open_nursery() as nursery:
         poller.joined = lambda name: nursery.start_soon(poller.ask_status, name)
         for name in target.addresses:
@@ -113,5 +113,5 @@ def fault_data(kind: str, names: Sequence[str], for_: str | None, by: str | None
 
 
 async def _inject(target: Target, data: dict[str, Any]) -> str:
-    poller = Poller(target.env(), target.plan, target.addresses, target.token)
+    poller = Poller.to(target)
     return await poller.inject(SUPERVISOR, data, wait_s=INJECT_S)

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 import trio
 
 from replicas.link.connection import Connection, Identity, dial
-from replicas.local.run_dir import SUPERVISOR
+from replicas.local.run_dir import SUPERVISOR, Target
 from replicas.producer.server import request
 from spe.errors import LinkBroken, RemoteProtocolError, SpeError
 from spe.plan.directory import COORDINATOR
@@ -24,7 +24,8 @@ from spe.status import (
     SupervisorStatus,
     UnreachedStatus,
 )
-from spe.wire.messages import Inject, InjectAnswer, Message, Status, StatusRequest, expect
+from spe.wire.messages.commands import Inject, InjectAnswer, Status, StatusRequest
+from spe.wire.messages.message import Message, expect
 
 #: Time after which an answer is no longer awaited: the process is busy, frozen or cut off.
 ANSWER_S: Final = 1.0
@@ -95,6 +96,11 @@ class Poller:
         self.seen: dict[str, Seen] = {}
         #: Why the last request failed; absent if it did not.
         self.errors: dict[str, UnreachedStatus] = {}
+
+    @classmethod
+    def to(cls, target: Target) -> Poller:
+        """Returns a poller of all processes of a running cluster."""
+        return cls(target.env(), target.plan, target.addresses, target.token)
 
     async def ask(self, name: str, message: Message, *, wait_s: float = ANSWER_S) -> Message:
         """Sends one request on a connection of its own.

@@ -23,7 +23,7 @@ from spe.plan.delays import ReplayEpoch, delay_bound_us
 from spe.plan.deploy import Deployed, with_addresses
 from spe.status import ClientStatus, ProcessStatus, UnreachedStatus
 from spe.stream.ids import Channel
-from spe.wire.messages import MoveAnswer, MoveOrder
+from spe.wire.messages.commands import MoveAnswer, MoveOrder
 from tests.support.long_forms import long_but
 
 CONFIG = """

@@ -23,7 +23,7 @@ from spe.plan.plan import Watermark
 from spe.stream.batch import Batch, Boundary, Rows
 from spe.stream.names import StreamId
 from spe.stream.times import END_OF_TIME
-from spe.wire.messages import PartStaged, PushEnded, StagePart
+from spe.wire.messages.pushes import PartStaged, PushEnded, StagePart
 from tests.simulation.test_cluster import SCHEMA, make_plan
 from tests.support.faulty_cluster import FaultyCluster
 from tests.support.long_forms import long_but

@@ -22,7 +22,7 @@ from replicas.source.process import SourceProcess
 from spe.status import ClusterStatus, NodeStatus, ProcessStatus, SourceStatus, plain
 from spe.stream.names import NodeState
 from spe.wire.framing import FrameType, frame
-from spe.wire.messages import Status
+from spe.wire.messages.commands import Status
 from tests.simulation.test_cluster import make_plan
 from tests.support.statuses import a_source
 
