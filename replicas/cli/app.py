@@ -11,6 +11,8 @@ from typing import Annotated, Any, Final, Literal
 
 from cyclopts import App, CycloptsError, Parameter
 
+from consistency.faults.kind import Maker
+from consistency.faults.kinds import KINDS
 from replicas.local.process_options import DEFAULTS, LogFormatOption, LogLevelOption, ProcessOptions
 from spe import __version__
 from spe.errors import ConfigError, OperatorFailed, SpeError
@@ -30,6 +32,11 @@ RunDir = Annotated[Path, Parameter(help="The directory of a run.")]
 Data = Annotated[Path | None, Parameter(help="Folder that relative paths of data files start from.")]
 Wait = Annotated[bool, Parameter(help="Print each phase until all is done.", negative="--no-wait")]
 Within = Annotated[str, Parameter(help="How long each wait may take, such as 90s.")]
+
+
+def _fault_kinds(maker: Maker) -> str:
+    return ", ".join(sorted(name for name, kind in KINDS.items() if kind.maker is maker))
+
 
 app = App(
     name="spe",
@@ -395,9 +402,7 @@ def inject(
     run_dir: RunDir,
     kind: Annotated[
         str,
-        Parameter(
-            help="cut, delay, freeze, heal, kill, restart, stall; with --links proxy half-open, refuse, reset, slow"
-        ),
+        Parameter(help=f"{_fault_kinds(Maker.PROCESSES)}; with --links proxy {_fault_kinds(Maker.PROXY)}"),
     ],
     /,
     *names: Annotated[str, Parameter(help="The process, or the two ends of a link; 'all' is everybody else.")],

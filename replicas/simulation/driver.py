@@ -107,8 +107,7 @@ class FaultDriver:
         match action.do:
             case Do.KILL | Do.POWER | Do.WIPE:
                 for_good = host in self._for_good
-                why = self._spare(host, action.do)
-                why = why or (self._needed(host) if for_good else "")
+                why = self._spare(host, action.do) or (self._needed(host) if for_good else "")
                 self._for_good.discard(host)
                 if why:
                     return why

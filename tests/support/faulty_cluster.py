@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from consistency.faults.kind import LinkFaults
-from replicas.simulation.world.cluster import Pair, SimCluster
+from replicas.simulation.world.cluster import SimCluster
+from replicas.simulation.world.hosts import Pair
 
 
 class FaultyCluster(SimCluster):
