@@ -126,7 +126,7 @@ announcements: Final = records_of(Announcement)
 
 @dataclass(frozen=True, slots=True)
 class Subscribe(Message):
-    """Opens the only subscription of this connection, MAIN or CORRECTIONS (rules F1, F6).
+    """Opens the only subscription of this connection, MAIN or CORRECTIONS (rule F1).
 
     Attributes:
       consumer: name in later acknowledgements.

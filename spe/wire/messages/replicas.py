@@ -80,7 +80,7 @@ class SnapshotRefused(Message):
 
 @dataclass(frozen=True, slots=True)
 class Order(Message):
-    """Orders a standby to install or to retire, or a replica to replay; repeated until done (rules H3, H4, H8).
+    """Orders a standby to install or to retire, or a replica to replay; repeated until done (rules H3, H8).
 
     Attributes:
       epoch: of the coordinator; a node that knows a later one refuses.
