@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Final
 
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F
+
 from consistency.proof.comparing import comparison, experience
 from consistency.proof.comparing.delay import judge_delay
 from consistency.proof.comparing.measures import operator_of
@@ -42,8 +45,6 @@ from spe.stream.schema import Schema
 from spe.stream.times import BEFORE_TIME
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row
-
     from consistency.proof.truth import Truth
 
 #: As in the evaluation of DPC: a starting cluster is late without having failed.
@@ -188,8 +189,6 @@ def judge_stable(
 
 def _flaws(tables: Tables, known_us: int, keep: Keep) -> tuple[DataFrame | None, int]:
     """Returns FLAWS (consistency.proof.comparing.comparison) of all kinds, or None; and the count to come."""
-    from pyspark.sql import DataFrame
-
     truth, received, schema = tables.truth, tables.received, tables.schema
     rest = comparison.unplaced(truth, received, schema, tables.files)
     flawed: list[DataFrame] = []
@@ -228,8 +227,6 @@ def _bins(tables: Tables, delays: DataFrame | None, begun_us: int, bin_us: int) 
 
 def _sums(parts: DataFrame) -> list[Row]:
     """Returns a row per partition."""
-    from pyspark.sql import functions as F
-
     kind, tuples = F.col("kind"), F.col("count")
     corrected = (kind == REC_DONE) & (F.col("episode") > 0)
     return (
@@ -253,8 +250,6 @@ def _sums(parts: DataFrame) -> list[Row]:
 
 def _corrections(stretches: DataFrame) -> Row:
     """Returns one row: tentative tuples, revoked ones, number of corrections, and stretches with a flaw."""
-    from pyspark.sql import functions as F
-
     tentative, taken_back = F.col("tentative"), F.col("undone_sequence").isNotNull()
     wrong = (
         (F.col("kept_id") < F.col("stable_id"))
@@ -276,8 +271,6 @@ def _judged(rest: DataFrame, parts: DataFrame, known_us: int) -> DataFrame:
 
     ``open``: the client may still receive it.  ``unfounded``: it was received beyond the end of the logs.
     """
-    from pyspark.sql import functions as F
-
     stable = parts.where(F.col("kind") == STABLE_BOUNDARY)
     final = stable.groupBy("partition").agg(F.max("last_us").alias("final_us"))
     come = F.col("received").isNull() & (F.col("time_us") >= F.coalesce("final_us", F.lit(BEFORE_TIME)))

@@ -13,6 +13,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
+
 from consistency.proof.comparing.definition import not_in_place
 from consistency.proof.comparing.digests import BLOCK, BLOCKS, BlockDigests, block_digests, summed
 from consistency.proof.comparing.values import FLOAT_TOLERANCE, content
@@ -23,8 +26,6 @@ from consistency.proof.storage.tables import on_disk
 from spe.stream.schema import Schema
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
     from consistency.proof.truth import TruthFiles
 
 
@@ -41,8 +42,6 @@ def unplaced(
     Args:
       files: of the truth, if tasks can read them.
     """
-    from pyspark.sql import functions as F
-
     if files is None:
         theirs = truth.select("partition", "place", F.col("time_us").alias("true_us"), F.col("tuple").alias("expected"))
         digests = block_digests(theirs, "expected", "true_us", schema, "their")
@@ -58,8 +57,6 @@ def unplaced(
 
 def _differing(theirs: DataFrame, received: ReceivedStream, schema: Schema) -> DataFrame:
     """Returns ``partition, block`` of the blocks of places whose two sides differ in any bit."""
-    from pyspark.sql import functions as F
-
     key = ["partition", "block"]
     same = [F.col(f"their_{what}").eqNullSafe(F.col(f"our_{what}")) for what in ("count", "digest")]
     return on_disk(
@@ -76,8 +73,6 @@ def sorted_out(rest: DataFrame) -> tuple[int, DataFrame | None, DataFrame | None
     Returns:
       The count and two frames; None in place of an empty frame.
     """
-    from pyspark.sql import functions as F
-
     open_, unfounded_ = F.col("open"), F.col("unfounded")
     counts = rest.agg(
         F.count(F.when(open_, 1)).alias("to_come"),
@@ -99,9 +94,6 @@ def misplaced(rest: DataFrame, truth: DataFrame, schema: Schema, gapped: Sequenc
     Args:
       gapped: partitions with a gap in their ids; in others, moved tuples follow from missing or extra ones.
     """
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
     lost = rest.where(F.col("expected").isNotNull()).withColumn("content", content("expected", schema))
     odd = rest.where(F.col("received").isNotNull()).withColumn("content", content("received", schema))
     key = ["partition", "time_us", "content"]
@@ -146,16 +138,11 @@ def misplaced(rest: DataFrame, truth: DataFrame, schema: Schema, gapped: Sequenc
 
 def unfounded(rest: DataFrame) -> DataFrame:
     """Returns FLAWS of the unplaced stable tuples that lie beyond what the sources' logs imply (S3)."""
-    from pyspark.sql import functions as F
-
     return _flaws(rest.withColumn("flaw", F.lit(Flaw.UNFOUNDED.value)))
 
 
 def late(received: DataFrame, parts: DataFrame) -> DataFrame:
     """Returns FLAWS of tuples with the right id that came after a larger id; copies of earlier tuples are excluded."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
     behind = parts.where(is_behind())
     rows = received.where(F.col("kind") == STABLE)
     first = Window.partitionBy("partition", "id").orderBy("sequence", "row")
@@ -167,8 +154,6 @@ def late(received: DataFrame, parts: DataFrame) -> DataFrame:
 
 def belated(received: DataFrame, parts: DataFrame) -> DataFrame:
     """Returns FLAWS of new stable tuples from below an earlier stable boundary (B1, B7)."""
-    from pyspark.sql import functions as F
-
     which = parts.where(is_belated()).select("partition", "sequence", "final_us", "passed_id")
     rows = received.where(F.col("kind") == STABLE).join(F.broadcast(which), ["partition", "sequence"])
     new = F.col("id") > F.coalesce("passed_id", F.lit(0))
@@ -177,8 +162,6 @@ def belated(received: DataFrame, parts: DataFrame) -> DataFrame:
 
 def undone(received: DataFrame, stretches: DataFrame) -> DataFrame:
     """Returns FLAWS of stable tuples that an undo reached behind (P4)."""
-    from pyspark.sql import functions as F
-
     wrong = stretches.where(F.col("kept_id") < F.col("stable_id")).select(
         F.col("partition").alias("p"), "undone_sequence", "kept_id"
     )
@@ -190,8 +173,6 @@ def undone(received: DataFrame, stretches: DataFrame) -> DataFrame:
 
 def unresolved(received: DataFrame, stretches: DataFrame) -> DataFrame:
     """Returns FLAWS of tentative tuples that no undo revoked, or that stable tuples followed before the undo."""
-    from pyspark.sql import functions as F
-
     open_ = stretches.where((F.col("tentative") > 0) & F.col("undone_sequence").isNull())
     uncorrected = _tentative_from(received, open_.withColumn("until", F.lit(2**62)), Flaw.UNCORRECTED)
     passed = stretches.where(
@@ -204,8 +185,6 @@ def unresolved(received: DataFrame, stretches: DataFrame) -> DataFrame:
 
 def _tentative_from(received: DataFrame, stretches: DataFrame, flaw: Flaw) -> DataFrame:
     """Returns FLAWS of the tentative tuples from the first one of a stretch up to a record."""
-    from pyspark.sql import functions as F
-
     which = stretches.select(F.col("partition").alias("p"), "tentative_sequence", "until")
     inside = (F.col("partition") == F.col("p")) & (F.col("sequence") < F.col("until"))
     rows = received.where(F.col("kind") == TENTATIVE)
@@ -214,8 +193,6 @@ def _tentative_from(received: DataFrame, stretches: DataFrame, flaw: Flaw) -> Da
 
 
 def _of_received(rows: DataFrame, flaw: Flaw) -> DataFrame:
-    from pyspark.sql import functions as F
-
     named = rows.withColumn("flaw", F.lit(flaw.value)).withColumn("place", F.col("id"))
     nothing = F.lit(None).cast(rows.schema["tuple"].dataType)
     return _flaws(named.withColumn("received", F.col("tuple")).withColumn("expected", nothing))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from consistency.proof.comparing.experience import CLOCK_SKEW_US
 from consistency.proof.prediction import Prediction, predict
@@ -13,9 +16,6 @@ from consistency.proof.report.words import seconds
 from consistency.proof.scene import Scene
 from spe.plan.delays import delay_bound_us
 from spe.stream.names import StreamId
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 #: Reason why it is unknown whether X held: no announcement was recorded.
 NOT_ANNOUNCED: Final = "no node announced its X to this client; allowed is what the copy of the configuration says"
@@ -70,8 +70,6 @@ def _figures(delays: DataFrame, steps: Sequence[Step], counted_from_us: int) -> 
 
     ``early`` is the largest ``early_us`` of all delays; the other figures are of those that count.
     """
-    from pyspark.sql import functions as F
-
     bound = F.lit(steps[0][1])
     for from_us, bound_us in steps[1:]:
         entered = F.col("arrived_us") - F.col("delay_us")

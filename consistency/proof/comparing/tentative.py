@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F
 
 from consistency.proof.comparing import accuracy
 from consistency.proof.comparing.measures import Measured, measured
@@ -16,9 +19,6 @@ from consistency.proof.storage.tables import Keep
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
 from spe.stream.times import END_OF_TIME
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row
 
 _WINDOWS: Final = 240
 _WORST: Final = 5
@@ -83,8 +83,6 @@ def _known(scene: Scene, output: StreamId) -> int | None:
 
 def _impossible(scene: Scene, output: StreamId, tables: Tables, met: DataFrame, how: Measured) -> int | None:
     """Counts tentative tuples with a time and key that no true tuple has."""
-    from pyspark.sql import functions as F
-
     if _known(scene, output) is None:
         return None
     key = Schema(tuple(attribute for attribute in tables.schema if attribute.name in how.key))
@@ -98,8 +96,6 @@ def _impossible(scene: Scene, output: StreamId, tables: Tables, met: DataFrame, 
 
 def _windows(by_window: DataFrame, how: Measured, background: BackgroundWork) -> tuple[list[Row], list[Row]]:
     """Returns the worst windows by the first measure, and the windows to be drawn, in order."""
-    from pyspark.sql import functions as F
-
     shown = by_window.orderBy("at_us", "window_us").limit(_WINDOWS + 1).collect()
     first = how.names[:1]
     if len(shown) <= _WINDOWS:
@@ -112,8 +108,6 @@ def _windows(by_window: DataFrame, how: Measured, background: BackgroundWork) ->
 
 def _merged(by_window: DataFrame, how: Measured) -> list[Row]:
     """Merges neighbouring windows into their mean where there are too many."""
-    from pyspark.sql import functions as F
-
     arrived = by_window.where(F.col("at_us").isNotNull())
     span = arrived.agg(F.min("at_us").alias("first"), F.max("at_us").alias("last")).first()
     assert span is not None

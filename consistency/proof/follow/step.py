@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING
 
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
 from consistency.proof.comparing import comparison
 from consistency.proof.comparing.offenders import first_offenders
 from consistency.proof.comparing.received_types import settled
@@ -20,8 +23,6 @@ from spe.stream.names import StreamId
 from spe.stream.times import END_OF_TIME
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-
     from consistency.proof.truth import TruthNetwork
 
 
@@ -66,8 +67,6 @@ class ClientPortion:
 
 def truth_of(network: TruthNetwork, output: StreamId, places: Sequence[int]) -> tuple[DataFrame, list[int]]:
     """Returns TRUTH of the range, and the number of tuples per partition."""
-    from pyspark.sql import functions as F
-
     from consistency.proof.truth import truth
 
     result = truth(network, output, lambda _, frame: on_disk(frame_of(frame)))
@@ -79,9 +78,6 @@ def truth_of(network: TruthNetwork, output: StreamId, places: Sequence[int]) -> 
 
 def judge(spark: SparkSession, run: Run, network: TruthNetwork, truth: DataFrame, asked: ClientPortion) -> StepFound:
     """Compares what a client received of an output in the range with the truth."""
-    from pyspark.sql import DataFrame
-    from pyspark.sql import functions as F
-
     from consistency.proof.recorded.recording import changes, summary
 
     assert network.part is not None
@@ -126,8 +122,6 @@ def _of_the_range(everything: DataFrame, asked: ClientPortion, since_us: int, un
     New tuples from before the range are wrong, since the client had it as final; so are tuples from beyond the part
     that is final now, except in a source's own stream, which has no order in time.
     """
-    from pyspark.sql import functions as F
-
     if until_us >= END_OF_TIME and not any(progress.done.sequence > 1 for progress in asked.known):
         return everything
     time, new = F.col("time_us"), F.col("sequence") >= _first_new(asked)
@@ -139,8 +133,6 @@ def _of_the_range(everything: DataFrame, asked: ClientPortion, since_us: int, un
 
 def _duplicates(wrong: DataFrame, since_us: int, asked: ClientPortion) -> DataFrame:
     """Marks a tuple from before the range as a duplicate where its id was known, whatever its contents."""
-    from pyspark.sql import functions as F
-
     again = (F.col("flaw") == Flaw.EXTRA.value) & (F.col("time_us") < since_us)
     again &= F.col("place") <= _each(asked.places)
     return wrong.withColumn("flaw", F.when(again, Flaw.DUPLICATED.value).otherwise(F.col("flaw")))
@@ -157,8 +149,6 @@ def _first_new(asked: ClientPortion) -> Column:
 
 def _each(values: Sequence[int]) -> Column:
     """Maps ``partition`` to its value."""
-    from pyspark.sql import functions as F
-
     if len(set(values)) == 1:
         return F.lit(values[0]).cast("long")
     return F.element_at(F.array(*[F.lit(v).cast("long") for v in values]), F.col("partition") + 1)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from consistency.proof.recorded.records import (
     CHANGES,
@@ -26,10 +27,6 @@ from consistency.proof.storage.arrow import spark_schema
 from consistency.proof.storage.files import tasks_for
 from consistency.proof.storage.tables import OfBatches
 from spe.stream.names import StreamId
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 
 def changes(

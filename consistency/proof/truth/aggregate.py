@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import gcd
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import Window as Over
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -42,9 +43,6 @@ from consistency.proof.truth.windows import (
     start_of,
     with_windows,
 )
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 _BORN: Final = "__born"
 _CLOSED: Final = "__closed"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F
 
 from consistency.proof.comparing.offenders import in_micros, plain_row
@@ -25,9 +26,6 @@ from consistency.proof.two_runs.sides import ComparedSide
 from spe.errors import SpeError
 from spe.stream.schema import Attribute, AttributeType, Schema
 from spe.stream.times import END_OF_TIME
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, Row
 
 #: Maximum number of rows of each kind, and of windows, in the result.
 FIRST: Final = 10
@@ -138,8 +136,6 @@ def _windows(unequal: DataFrame, by: str) -> list[WindowDifferences]:
 
 def _first(unequal: DataFrame, schema: Schema, by: str, key: Sequence[str]) -> list[RowDifference]:
     """Returns the first rows of each kind, by window and key."""
-    from pyspark.sql import Window
-
     keys = [F.coalesce(F.col(f"{OTHER}.{quoted(n)}"), F.col(f"{RUN}.{quoted(n)}")) for n in key]
     order = [_window(by), *keys, *(F.col(side) for side in (OTHER, RUN))]
     number = F.row_number().over(Window.partitionBy(KIND).orderBy(*order))
