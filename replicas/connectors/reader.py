@@ -177,6 +177,10 @@ class Replay(ABC):
     #: Event time at which the replay begins, if known before the first row.
     origin_us: int | None = None
 
+    def begin(self, start_us: int | None) -> None:
+        """Takes the event time of the first row, if the reader makes up its rows and no start is configured."""
+        return
+
     @abstractmethod
     def chunks(self, skip: int) -> Iterator[RowChunk]:
         """Yields the input from row ``skip`` on.  Blocks on disk; run off the loop.

@@ -106,8 +106,8 @@ class Reader:
       options: allowed keys of OPTIONS.
       formats: allowed values of the option ``format``.
       guarantees: its guarantees, for the documentation.
-      opens: for a connector in another package, ``module:Class`` of its reader, which is called with the schema, the
-        name of the attribute with the event time (or None), and the result of :meth:`reader`.
+      opens: ``module:Class`` of its reader, which is called with the schema, the name of the attribute with the event
+        time (or None), and the result of :meth:`reader`; imported when it is opened.
       defaults: options that it always has.
       example: a line of a source in the configuration, for the documentation.
     """
@@ -165,8 +165,8 @@ class SinkDeclaration:
       about: short description.
       modes: allowed MODES, and the contents of the sink in each.
       guarantees: its guarantees, for the documentation.
-      opens: for a connector in another package, ``module:Class`` of its sink, which is called with the schemas by
-        channel, the mode, and the result of :meth:`sink`.
+      opens: ``module:Class`` of its sink, which is called with the schemas by channel, the mode, and the result of
+        :meth:`sink`; imported when it is opened.
       example: a line of a client in the configuration, for the documentation.
       not_current: reason why it lacks the mode current, for the documentation.
     """

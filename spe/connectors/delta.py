@@ -113,5 +113,6 @@ DELTA_SINK: Final = DeltaSinkDeclaration(
             "and says what to do",
         },
     ),
+    opens="replicas.connectors.delta.sink:DeltaSink",
     example='sinks: [{delta: {path: "s3://lake/totals", every: 30s}, mode: current}]',
 )

@@ -183,5 +183,6 @@ DIRECTORY: Final = FilesOfDirectory(
             "there are more than a million files": "the source stops; begin another folder, with another source",
         },
     ),
+    opens="replicas.connectors.files.directory_source:DirectoryReader",
     example="from: {directory: {path: incoming, until: _SUCCESS}, format: parquet}",
 )

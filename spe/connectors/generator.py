@@ -93,5 +93,6 @@ GENERATOR: Final = Generated(
         other_crash="there is no other side",
         failures={"the log is lost": "consumers refuse the new one: its ids mean other rows"},
     ),
+    opens="replicas.connectors.generator:GeneratorReplay",
     example="from: {generator: {name: rows, rate: 500, keys: 50, duration: 30s}}",
 )

@@ -195,6 +195,7 @@ HTTP: Final = Http(
             "more than 256 senders use keys": "further ones get 403; they can send without a key",
         },
     ),
+    opens="replicas.connectors.http.source:HttpReceiver",
     example='from: {http: {listen: "127.0.0.1:9000", bad_rows: pass}, format: csv}',
 )
 SSE: Final = Events(
@@ -222,6 +223,7 @@ SSE: Final = Events(
             "nothing comes, not even a comment": "after `silence` it connects again",
         },
     ),
+    opens="replicas.connectors.http.events:EventReader",
     example='from: {sse: {url: "https://prices.example/stream", token: {env: PRICES_TOKEN}}}',
 )
 
@@ -289,5 +291,6 @@ HTTP_SINK: Final = HttpSinkDeclaration(
             "the storage holds results of another query or mode": "the client refuses it and ends",
         },
     ),
+    opens="replicas.connectors.http.sink:HttpSink",
     example='sinks: [{http: {url: "https://shop.example/totals", token: {env: SHOP_TOKEN}}, mode: current}]',
 )

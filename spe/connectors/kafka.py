@@ -214,6 +214,7 @@ KAFKA: Final = Kafka(
             "this was tested, has no such marks",
         },
     ),
+    opens="replicas.connectors.kafka.source:KafkaReader",
     example="from: {kafka: {servers: broker-1:9092, topics: orders, attributes: {ts: timestamp}}, format: jsonl}",
 )
 
@@ -281,6 +282,7 @@ KAFKA_SINK: Final = KafkaSinkDeclaration(
             "wrong credentials, or no right to write": "the client ends and says what to do",
         },
     ),
+    opens="replicas.connectors.kafka.sink:KafkaSink",
     example="sinks: [{kafka: {servers: broker-1:9092, topic: totals, key: text}}]",
     not_current="a message that was read cannot be taken back, and a compacted topic removes messages later",
 )

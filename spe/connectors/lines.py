@@ -58,6 +58,7 @@ TCP: Final = Lines(
             "lines that have no end yet are more than 32 MiB": "the producer that sends is disconnected",
         },
     ),
+    opens="replicas.connectors.tcp:TcpListener",
     example='from: {tcp: "127.0.0.1:9001", format: csv}',
 )
 STDIN: Final = Lines(
@@ -73,5 +74,6 @@ STDIN: Final = Lines(
         "line may be a row",
         failures=_BAD_LINES,
     ),
+    opens="replicas.connectors.tcp:StandardInput",
     example="from: {stdin: true, format: jsonl}",
 )

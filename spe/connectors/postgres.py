@@ -150,6 +150,7 @@ POSTGRES: Final = PostgresReaderDeclaration(
             "what happens to other tables",
         },
     ),
+    opens="replicas.connectors.postgres.source:PostgresReader",
     example="from: {postgres: {table: public.orders, connection: service=shop, changes: ignore}}",
 )
 
@@ -188,5 +189,6 @@ POSTGRES_SINK: Final = PostgresSinkDeclaration(
             "the password is wrong, or a privilege is missing": "the client ends and says what to do",
         },
     ),
+    opens="replicas.connectors.postgres.sink:PostgresSink",
     example="sinks: [{postgres: {table: public.totals, connection: service=shop}, mode: current}]",
 )
