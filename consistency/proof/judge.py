@@ -164,9 +164,8 @@ def _read(
     with steps.step("what the clients received"):
         # Before the logs of a run that goes on: logs read later contain the cause of everything received by now.
         received = {key: _received(spark, run, *key, keep, at_once=going_on) for key, keep in keepers.items()}
-    without_truth = {
-        key: background(partial(received_tables, stream, keepers[key], background)) for key, stream in received.items()
-    }
+    tables_of = {key: partial(received_tables, stream, keepers[key], background) for key, stream in received.items()}
+    without_truth = {key: background(work) for key, work in tables_of.items()}
     logs = logs or {s: background(work) for s, work in look.items()}
     network = TruthNetwork(spark, run, None if going_on else lambda source: logs[source]().segments)
     states = {s: last_state(run, s) for s in run.plan.sources}
@@ -238,11 +237,7 @@ def _report(
     replicas = tracks(directory, run.events, node_traces(run.path, directory), begun, ended_us(run.events))
     sent = {str(s): state.last_id for s, state in facts.states.items()}
     rates = _rates(plan, run.summary, sent, scene.duration_us)
-    lost = [] if fidelity is None else losses(directory, replicas, outputs, partial(fidelity, rates))
-    recovery = None
-    if value is not None:
-        of_rates = partial(value, {str(s): rates[s] for s in plan.sources if s in rates})
-        recovery = recovery_report(directory, coordinator_trace(run.path), replicas, outputs, of_rates, begun)
+    source_rates = {str(s): rates[s] for s in plan.sources if s in rates}
     return Report(
         name=run.path.resolve().name,
         folder=run.where,
@@ -256,20 +251,16 @@ def _report(
         outputs=outputs,
         faults=list(scene.faults),
         replicas=replicas,
-        losses=lost,
-        sources=[
-            _source_facts(run.summary, str(s), state, findings.flaws[s], findings.compared[s].compared)
-            for s, state in facts.states.items()
-        ],
+        losses=[] if fidelity is None else losses(directory, replicas, outputs, partial(fidelity, rates)),
+        sources=[_source_facts(run.summary, s, state, findings) for s, state in facts.states.items()],
         promises=promises(plan, directory, announced, begun, run.summary),
-        logs=[
-            LogReport(replica=entry["replica"], **entry["log"])
-            for entry in run.summary.get("replicas", ())
-            if entry.get("log")
-        ],
+        logs=[LogReport(replica=r["replica"], **r["log"]) for r in run.summary.get("replicas", ()) if r.get("log")],
         changes=[DirectoryChange(at_us=i.at_us - begun, number=i.version.number, why=i.why) for i in run.issued()],
         moves=move_reports(run.moves(), outputs, begun),
-        recovery=recovery,
+        recovery=value
+        and recovery_report(
+            directory, coordinator_trace(run.path), replicas, outputs, partial(value, source_rates), begun
+        ),
         sinks=findings.sinks,
         settings=settings(as_announced(directory, announced)),
         configuration=(run.path / "config.yaml").read_text(encoding="utf-8"),
@@ -432,16 +423,14 @@ def _data_until_us(states: Iterable[SourceState]) -> int:
     return max(state.max_event_us for state in each)
 
 
-def _source_facts(
-    summary: Mapping[str, Any], source: str, state: SourceState, flaws: list[str], compared: str
-) -> SourceFacts:
+def _source_facts(summary: Mapping[str, Any], source: StreamId, state: SourceState, findings: _Findings) -> SourceFacts:
     return SourceFacts(
-        name=source,
+        name=str(source),
         tuples=state.last_id,
         late=next((int(s["late"]) for s in summary.get("sources", ()) if s["source"] == source), None),
         complete=state.bound_us >= END_OF_TIME,
-        flaws=flaws,
-        compared=compared,
+        flaws=findings.flaws[source],
+        compared=findings.compared[source].compared,
     )
 
 

@@ -14,15 +14,18 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
+import numpy as np
 import trio
 
 from replicas.connectors.sink import SinkCursor
 from spe.connectors.declaration import CURRENT
 from spe.errors import LinkBroken, LinkClosed, ServerAway, SpeError, other_version
 from spe.runtime.env import Compute, Env
-from spe.stream.batch import Batch, Boundary, Element, RecDone
+from spe.stream.batch import Batch, Boundary, Element, Int64Array, RecDone
 from spe.stream.change import Change
 from spe.stream.ids import Channel
 from spe.stream.names import Kind
@@ -71,6 +74,36 @@ class ChannelEntry(NamedTuple):
     kind: str
     id: int
     batch: Batch | None = None
+
+    @property
+    def tentative(self) -> bool:
+        return self.batch is not None and self.batch.kind is Kind.TENTATIVE
+
+    @property
+    def rows(self) -> int:
+        """Number of rows in the mode corrections, in which a marker is a row, too."""
+        return 1 if self.batch is None else len(self.batch)
+
+
+def without_withdrawn(entries: Sequence[ChannelEntry]) -> list[ChannelEntry]:
+    """Leaves out tentative rows that a later undo withdraws; the undos stay."""
+    remaining: list[ChannelEntry] = []
+    for entry in entries:
+        if entry.kind == "undo":
+            remaining = [e for e in remaining if e.channel != entry.channel or not e.tentative]
+        remaining.append(entry)
+    return remaining
+
+
+def in_groups(entries: Sequence[ChannelEntry]) -> list[list[ChannelEntry]]:
+    """Groups entries that are encoded together, in order: adjacent inserts, or markers of one kind."""
+    return [list(group) for _, group in groupby(entries, attrgetter("kind"))]
+
+
+def ids_of(group: Sequence[ChannelEntry]) -> Int64Array:
+    """Returns the ids of the rows of a group."""
+    batches = [e.batch.row_ids() for e in group if e.batch is not None]
+    return np.concatenate(batches) if batches else np.array([e.id for e in group], np.int64)
 
 
 class ServerSink(ABC):
@@ -204,7 +237,7 @@ class ServerSink(ABC):
         """Takes a change; tuples that the sink already has are skipped."""
         if (entry := self._cursors[change.channel].take(change)) is not None:
             self._entries.append(ChannelEntry(change.channel, entry.kind, entry.id, entry.batch))
-            self._rows += 1 if entry.batch is None else len(entry.batch)
+            self._rows += self._entries[-1].rows
             self._bytes += 0 if entry.batch is None else _bytes(entry.batch)
             if entry.kind == "undo":
                 self._corrections.setdefault(change.channel, self._env.clock.monotonic_us())

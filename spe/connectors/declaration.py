@@ -50,6 +50,8 @@ OPTIONS: Final[Mapping[str, tuple[Any, str]]] = {
     "sort": (str, "a column to replay by, such as an arrival sequence; the rows are then held in memory"),
 }
 CELLS: Final = ("columns", "delimiter", "quote", "header", "null", "timestamps")
+#: Options of live rows, which have no header.
+LIVE_OPTIONS: Final = ("format", *(option for option in CELLS if option != "header"))
 
 
 #: Modes of sinks: final rows, each exactly once; the newest answer, with tentative rows marked, and removed when they
@@ -155,6 +157,18 @@ class Reader:
 
 
 @dataclass(frozen=True)
+class LiveRows(Reader):
+    """Reads rows that come as they are made, as JSON or CSV without a header."""
+
+    live: ClassVar = True
+    defaults: ClassVar = {"format": "jsonl"}
+
+    def check(self, options: Mapping[str, Any]) -> None:
+        super().check(options)
+        check_format(options)
+
+
+@dataclass(frozen=True)
 class SinkDeclaration:
     """Declares a sink, which takes a client's results.
 
@@ -193,6 +207,11 @@ class SinkDeclaration:
     def place(self, sink: Mapping[str, Any]) -> str:
         """Its destination, for messages, without secrets; unique among the sinks of a client."""
         return ", ".join(str(v) for k, v in sink.items() if k not in ("kind", "mode"))
+
+
+def shorthand(key: str) -> BeforeValidator:
+    """Lets a text alone stand for the object in which it has that key."""
+    return BeforeValidator(lambda value: {key: value} if isinstance(value, str) else value)
 
 
 def check_format(options: Mapping[str, Any]) -> None:

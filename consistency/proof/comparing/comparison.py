@@ -94,6 +94,19 @@ def misplaced(rest: DataFrame, truth: DataFrame, schema: Schema, gapped: Sequenc
     Args:
       gapped: partitions with a gap in their ids; in others, moved tuples follow from missing or extra ones.
     """
+    met = _paired_by_content(rest, schema)
+    moved = _moved(met.where(F.col("expected").isNotNull() & F.col("received").isNotNull()), gapped)
+    gone = met.where(F.col("received").isNull()).select("partition", "time_us", "true_place", "expected")
+    come = met.where(F.col("expected").isNull()).select(
+        "partition", "place", F.col("time_us").alias("odd_us"), "content", "sequence", "row", "arrived_us", "received"
+    )
+    return moved.unionByName(
+        _replaced(gone, come, truth.select("partition", "time_us", content("tuple", schema).alias("content")))
+    )
+
+
+def _paired_by_content(rest: DataFrame, schema: Schema) -> DataFrame:
+    """Pairs lost tuples with equal ones that were received: a full outer join."""
     lost = rest.where(F.col("expected").isNotNull()).withColumn("content", content("expected", schema))
     odd = rest.where(F.col("received").isNotNull()).withColumn("content", content("received", schema))
     key = ["partition", "time_us", "content"]
@@ -101,9 +114,11 @@ def misplaced(rest: DataFrame, truth: DataFrame, schema: Schema, gapped: Sequenc
     odd = odd.withColumn("nth", F.row_number().over(Window.partitionBy(*key).orderBy("sequence", "row")))
     lost = lost.select(*key, "nth", F.col("place").alias("true_place"), "expected")
     odd = odd.select(*key, "nth", "place", "sequence", "row", "arrived_us", "received")
-    met = lost.join(odd, [*key, "nth"], how="full_outer")
+    return lost.join(odd, [*key, "nth"], how="full_outer")
 
-    moved = met.where(F.col("expected").isNotNull() & F.col("received").isNotNull())
+
+def _moved(pairs: DataFrame, gapped: Sequence[int]) -> DataFrame:
+    """Returns FLAWS of tuples that were received elsewhere than in their place."""
     arrival = Window.partitionBy("partition").orderBy("sequence", "row")
     earlier = arrival.rowsBetween(Window.unboundedPreceding, -1)
     later = arrival.rowsBetween(1, Window.unboundedFollowing)
@@ -113,18 +128,16 @@ def misplaced(rest: DataFrame, truth: DataFrame, schema: Schema, gapped: Sequenc
     flaw = F.when(overtaken, Flaw.REORDERED.value)
     if gapped:
         flaw = flaw.when(F.col("partition").isin(*gapped), Flaw.MISNUMBERED.value)
-    reordered = moved.withColumn("flaw", flaw).where("flaw is not null")
+    return _flaws(pairs.withColumn("flaw", flaw).where("flaw is not null").withColumn("place", F.col("true_place")))
 
-    gone = met.where(F.col("received").isNull()).select("partition", "time_us", "true_place", "expected")
-    come = met.where(F.col("expected").isNull()).select(
-        "partition", "place", F.col("time_us").alias("odd_us"), "content", "sequence", "row", "arrived_us", "received"
-    )
+
+def _replaced(gone: DataFrame, come: DataFrame, truth: DataFrame) -> DataFrame:
+    """Returns FLAWS of lost tuples, and of received ones in their places or elsewhere; ``truth`` has all contents."""
     first = Window.partitionBy("partition", "place").orderBy("sequence", "row")
     come = come.withColumn("copy", F.row_number().over(first))
     paired = gone.withColumn("place", F.col("true_place")).withColumn("copy", F.lit(1))
     paired = paired.join(come, ["partition", "place", "copy"], how="full_outer")
-    known = truth.select("partition", "time_us", content("tuple", schema).alias("content")).distinct()
-    known = known.withColumnRenamed("time_us", "odd_us").withColumn("known", F.lit(True))
+    known = truth.distinct().withColumnRenamed("time_us", "odd_us").withColumn("known", F.lit(True))
     judged = paired.join(known, ["partition", "odd_us", "content"], how="left")
     flaw = (
         F.when(F.col("received").isNull(), Flaw.MISSING.value)
@@ -132,8 +145,7 @@ def misplaced(rest: DataFrame, truth: DataFrame, schema: Schema, gapped: Sequenc
         .when(F.col("known"), Flaw.DUPLICATED.value)
         .otherwise(Flaw.EXTRA.value)
     )
-    judged = judged.withColumn("flaw", flaw).withColumn("time_us", F.coalesce("time_us", "odd_us"))
-    return _flaws(reordered.withColumn("place", F.col("true_place"))).unionByName(_flaws(judged))
+    return _flaws(judged.withColumn("flaw", flaw).withColumn("time_us", F.coalesce("time_us", "odd_us")))
 
 
 def unfounded(rest: DataFrame) -> DataFrame:

@@ -70,16 +70,7 @@ def stood_for(
     Returns:
       MET (``comparing.matching``): a row for each tuple of either side.
     """
-    by_episode = Window.partitionBy("partition").orderBy("episode")
-    bounds = stretches.select(
-        "partition",
-        "episode",
-        "undone_at_us",
-        "reach_us",
-        F.coalesce("kept_id", "stable_id", F.lit(0)).alias("from_id"),
-        F.coalesce(F.lag("undone_sequence").over(by_episode), F.lit(-1)).alias("after"),
-        F.coalesce("undone_sequence", F.lit(2**62)).alias("before"),
-    )
+    bounds = _bounds(stretches)
     same = content("tuple", Schema(tuple(attribute for attribute in schema if attribute.name in key)))
     group = ["partition", "episode", "time_us", "content"]
 
@@ -100,3 +91,17 @@ def stood_for(
         "partition", "episode", window.alias("window_us"), "arrived_us", "undone_at_us", "tentative", "true",
         right.alias("right"),
     )  # fmt: skip
+
+
+def _bounds(stretches: DataFrame) -> DataFrame:
+    """Returns the records that each stretch lies between, and the last tuple that stood before it."""
+    by_episode = Window.partitionBy("partition").orderBy("episode")
+    return stretches.select(
+        "partition",
+        "episode",
+        "undone_at_us",
+        "reach_us",
+        F.coalesce("kept_id", "stable_id", F.lit(0)).alias("from_id"),
+        F.coalesce(F.lag("undone_sequence").over(by_episode), F.lit(-1)).alias("after"),
+        F.coalesce("undone_sequence", F.lit(2**62)).alias("before"),
+    )

@@ -20,6 +20,10 @@ from spe.stream.names import StreamId
 from spe.stream.schema import Schema
 from spe.stream.times import END_OF_TIME
 
+#: The counts where nothing was tentative.
+_NOTHING: Final = Tentative(
+    count=0, right=0, wrong=0, undone=0, corrections=0, stood_median_us=None, stood_max_us=None, predicted=None
+)
 _WINDOWS: Final = 240
 _WORST: Final = 5
 
@@ -36,21 +40,10 @@ def judge_tentative(
     corrections = tables.corrections
     total = corrections["tentative"] or 0
     if not total:
-        none = Tentative(
-            count=0,
-            right=0,
-            wrong=0,
-            undone=0,
-            corrections=0,
-            stood_median_us=None,
-            stood_max_us=None,
-            predicted=None,
-        )
-        return none, None
+        return _NOTHING, None
     how = measured(scene.plan, output)
-    met = keep(
-        "tentative", accuracy.against_truth(tables, how, in_order=output not in scene.plan.sources, right=right())
-    )
+    in_order = output not in scene.plan.sources
+    met = keep("tentative", accuracy.against_truth(tables, how, in_order=in_order, right=right()))
     tallies = accuracy.tallies(met, how)
     row = accuracy.overall(tallies, how).first()
     assert row is not None

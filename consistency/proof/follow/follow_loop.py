@@ -34,6 +34,8 @@ from spe.stream.times import BEFORE_TIME, END_OF_TIME
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from consistency.proof.follow.step import StepFound
+    from consistency.proof.follow.track import Wrong
     from consistency.proof.truth import TruthNetwork
 
 RESULT: Final = f"{FOLDER}/follow.json"
@@ -237,24 +239,28 @@ class Following:
                 begun_us=begun,
             )
             findings = judge(spark, self.run, network, frame, asked)
-            tally = state.tallies.setdefault(client, {}).setdefault(str(output), Tally())
-            tally.truth += sum(counts)
-            tally.to_come = findings.to_come
-            if findings.mistyped and not tally.mistyped:
-                tally.mistyped = list(findings.mistyped)
-                tally.is_wrong(self.state.proved_us)
-            for flaw, (count, offenders, first_us) in findings.flaws.items():
-                tally.add(flaw, count, offenders, first_us)
             by_elements = [(p, w) for p, portion in enumerate(taken) for w in portion.wrong]
             if next_.until_us >= END_OF_TIME:
                 by_elements += [(p, w) for p, portion in enumerate(taken) for w in portion.known.track.ended()]
-            for partition, wrong in by_elements:
-                tally.add(wrong.flaw, wrong.tuples, [wrong.offender(partition, begun)], wrong.time_us)
+            tally = state.tallies.setdefault(client, {}).setdefault(str(output), Tally())
+            tally.truth += sum(counts)
+            self._note(tally, findings, by_elements, begun)
             wrongs = sum(n for n, _, _ in findings.flaws.values()) + sum(w.tuples for _, w in by_elements)
             totals = [a + b for a, b in zip(totals, (sum(counts), findings.received, wrongs))]
         for output, (_, counts) in truths.items():
             state.places[str(output)] = [a + b for a, b in zip(places[output], counts)]
         return totals[0], totals[1], totals[2]
+
+    def _note(self, tally: Tally, findings: StepFound, by_elements: Sequence[tuple[int, Wrong]], begun: int) -> None:
+        """Adds the flaws of a step: those that its comparison found, and by partition those of elements alone."""
+        tally.to_come = findings.to_come
+        if findings.mistyped and not tally.mistyped:
+            tally.mistyped = list(findings.mistyped)
+            tally.is_wrong(self.state.proved_us)
+        for flaw, (count, offenders, first_us) in findings.flaws.items():
+            tally.add(flaw, count, offenders, first_us)
+        for partition, wrong in by_elements:
+            tally.add(wrong.flaw, wrong.tuples, [wrong.offender(partition, begun)], wrong.time_us)
 
     def _open_rows(self, spark: SparkSession) -> dict[StreamId, DataFrame]:
         """Returns the rows of open windows that the last step left.  Raises SpeError if some are missing."""

@@ -90,10 +90,7 @@ def judge(spark: SparkSession, run: Run, network: TruthNetwork, truth: DataFrame
     flawed: list[DataFrame] = []
     to_come = 0
     if rest is not None:
-        rest = on_disk(rest)
-        rest = rest.withColumn("open", F.col("received").isNull() & (F.col("time_us") >= _each(_frontiers(asked))))
-        rest = rest.withColumn("unfounded", F.col("received").isNotNull() & (F.col("time_us") >= asked.known_us))
-        to_come, wrong, early = comparison.sorted_out(rest)
+        to_come, wrong, early = comparison.sorted_out(_marked(on_disk(rest), asked))
         if wrong is not None:
             gapped = [partition for partition, stretch in enumerate(asked.taken) if stretch.gap]
             flaws = comparison.misplaced(wrong, truth, schema, gapped)
@@ -129,6 +126,12 @@ def _of_the_range(everything: DataFrame, asked: ClientPortion, since_us: int, un
     if not asked.is_source:
         due |= new & (time >= _each(_frontiers(asked)))
     return everything.where((F.col("kind") != STABLE) | ((new | (time >= since_us)) & due))
+
+
+def _marked(rest: DataFrame, asked: ClientPortion) -> DataFrame:
+    """Marks tuples that may still come, and those that were received beyond the end of the logs."""
+    rest = rest.withColumn("open", F.col("received").isNull() & (F.col("time_us") >= _each(_frontiers(asked))))
+    return rest.withColumn("unfounded", F.col("received").isNotNull() & (F.col("time_us") >= asked.known_us))
 
 
 def _duplicates(wrong: DataFrame, since_us: int, asked: ClientPortion) -> DataFrame:

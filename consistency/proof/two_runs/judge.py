@@ -54,29 +54,16 @@ def compare_output(
     Raises:
       SpeError: the run has not ended, and the table does not have the times of its rows.
     """
-    until_us = min(run.until_us, other.until_us)
-    ours, theirs = (_before(side, until_us) for side in (run, other))
-    if both_timed := run.timed and other.timed:
+    both_timed, by = run.timed and other.timed, window_of(schema)
+    if both_timed:
         schema = Schema((*schema, Attribute(TUPLE_TIME, AttributeType.TIMESTAMP)))
-        ours, theirs = (side.withColumn(TUPLE_TIME, F.timestamp_micros(TIME)) for side in (ours, theirs))
-    surplus = on_disk(left_over(ours, theirs, schema))
-    unequal = on_disk(differences(surplus, schema, key, tolerance))
-    counts = {DifferenceKind(r[KIND]): int(r["count"]) for r in unequal.groupBy(KIND).count().collect()}
-    by = window_of(schema)
-    if keep is not None and counts:
+    unequal, figures = _compared(run, other, schema, key, tolerance)
+    some = figures.missing + figures.added + figures.differs > 0
+    if keep is not None and some:
         keep(unequal.select(F.col(KIND).alias("kind"), F.col(TIME).alias("time_us"), F.col(RUN).alias("run"),
                           F.col(OTHER).alias("other")))  # fmt: skip
+    columns = unequal.agg(*in_columns(schema, tolerance)).first() if figures.differs else None
     timed = by or ("the tuple time" if both_timed else "")
-    columns = unequal.agg(*in_columns(schema, tolerance)).first() if counts.get(DifferenceKind.DIFFERS) else None
-    figures = Found(
-        run_rows=ours.count(),
-        other_rows=theirs.count(),
-        missing=counts.get(DifferenceKind.MISSING, 0),
-        added=counts.get(DifferenceKind.ADDED, 0),
-        differs=counts.get(DifferenceKind.DIFFERS, 0),
-        unfinished=[side.name for side in (run, other) if side.until_us < END_OF_TIME],
-        until=moment(until_us) if until_us < END_OF_TIME else "",
-    )
     verdict, reasons = decide_side_by_side(figures)
     return ComparedOutput(
         output=output,
@@ -96,8 +83,29 @@ def compare_output(
         differs=figures.differs,
         columns={} if columns is None else {a.name: int(n) for a, n in zip(schema, columns) if n},
         by=timed,
-        windows=_windows(unequal, by) if counts and timed else [],
-        rows=_first(unequal, schema, by, key) if counts else [],
+        windows=_windows(unequal, by) if some and timed else [],
+        rows=_first(unequal, schema, by, key) if some else [],
+    )
+
+
+def _compared(
+    run: ComparedSide, other: ComparedSide, schema: Schema, key: Sequence[str], tolerance: float
+) -> tuple[DataFrame, Found]:
+    """Returns the differences of two sides, up to the time until which both are final, and their counts."""
+    until_us = min(run.until_us, other.until_us)
+    ours, theirs = (_before(side, until_us) for side in (run, other))
+    if TUPLE_TIME in schema:
+        ours, theirs = (side.withColumn(TUPLE_TIME, F.timestamp_micros(TIME)) for side in (ours, theirs))
+    unequal = on_disk(differences(on_disk(left_over(ours, theirs, schema)), schema, key, tolerance))
+    counts = {DifferenceKind(r[KIND]): int(r["count"]) for r in unequal.groupBy(KIND).count().collect()}
+    return unequal, Found(
+        run_rows=ours.count(),
+        other_rows=theirs.count(),
+        missing=counts.get(DifferenceKind.MISSING, 0),
+        added=counts.get(DifferenceKind.ADDED, 0),
+        differs=counts.get(DifferenceKind.DIFFERS, 0),
+        unfinished=[side.name for side in (run, other) if side.until_us < END_OF_TIME],
+        until=moment(until_us) if until_us < END_OF_TIME else "",
     )
 
 
