@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
 
 from consistency.proof.comparing.comparison import tolerance_text
 from consistency.proof.comparing.measures import keys_from_logs
@@ -21,8 +23,11 @@ from consistency.proof.recorded.evidence import evidence, stamps, unchanged
 from consistency.proof.recorded.intake import InputFindings, against_input
 from consistency.proof.recorded.moved_partitions import move_reports
 from consistency.proof.recorded.promises import as_announced, policies, promises
-from consistency.proof.recorded.recoveries import recovery_report
+from consistency.proof.recorded.received_output import ReceivedRecording, ReceivedStream
+from consistency.proof.recorded.recording import changes, summary, tentative
+from consistency.proof.recorded.recoveries import Value, recovery_report
 from consistency.proof.recorded.run import REPORT_FOLDER, Run
+from consistency.proof.recorded.stamps import Looked, look_through
 from consistency.proof.recorded.story import (
     begun_us,
     coordinator_trace,
@@ -32,21 +37,26 @@ from consistency.proof.recorded.story import (
     something_failed,
     tracks,
 )
+from consistency.proof.recorded.table_source import last_state
 from consistency.proof.report.model import (
     DirectoryChange,
     Evidence,
     LogReport,
     OutputReport,
+    RecoveryReport,
     Report,
     Settings,
     SinkFacts,
     SourceFacts,
+    Track,
     Verdict,
 )
 from consistency.proof.report.page import page
 from consistency.proof.scene import ReceivedTables, Scene
 from consistency.proof.session.parallel import BackgroundWork, background_threads
+from consistency.proof.storage.remote import folder_of, keeper
 from consistency.proof.storage.tables import Keep, freed_at_the_end
+from consistency.proof.truth import Truth, TruthNetwork, truth
 from consistency.sinks.judge import judge_sinks
 from spe.errors import SpeError
 from spe.log.source_log import SourceState
@@ -56,13 +66,6 @@ from spe.plan.plan import Plan
 from spe.plan.timing import origins
 from spe.stream.names import StreamId
 from spe.stream.times import END_OF_TIME
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from consistency.proof.recorded.received_output import ReceivedStream
-    from consistency.proof.recorded.stamps import Looked
-    from consistency.proof.truth import TruthNetwork
 
 _LITTLE_BYTES: Final = 64 << 20
 #: Settings of Spark for small data.
@@ -150,11 +153,6 @@ def _read(
     background: BackgroundWork,
 ) -> _Facts:
     """Reads the records of a run; slow reads go on in the background."""
-    from consistency.proof.recorded.stamps import look_through
-    from consistency.proof.recorded.table_source import last_state
-    from consistency.proof.storage.remote import keeper
-    from consistency.proof.truth import TruthNetwork
-
     clients, going_on = run.directory.clients.items(), run.going_on
     keepers = {(c, o): keeper(spark, f"{tables}/{c}/{o}") for c, client in clients for o in client.reads}
     steps.tell("digests of the run's files")
@@ -257,10 +255,7 @@ def _report(
         logs=[LogReport(replica=r["replica"], **r["log"]) for r in run.summary.get("replicas", ()) if r.get("log")],
         changes=[DirectoryChange(at_us=i.at_us - begun, number=i.version.number, why=i.why) for i in run.issued()],
         moves=move_reports(run.moves(), outputs, begun),
-        recovery=value
-        and recovery_report(
-            directory, coordinator_trace(run.path), replicas, outputs, partial(value, source_rates), begun
-        ),
+        recovery=None if value is None else _recovery(facts, replicas, outputs, partial(value, source_rates)),
         sinks=findings.sinks,
         settings=settings(as_announced(directory, announced)),
         configuration=(run.path / "config.yaml").read_text(encoding="utf-8"),
@@ -268,6 +263,13 @@ def _report(
         timings_s={what: round(took, 2) for what, took in timings_s.items()},
         evidence=findings.evidence,
     )
+
+
+def _recovery(
+    facts: _Facts, replicas: Sequence[Track], outputs: Sequence[OutputReport], value: Value
+) -> RecoveryReport | None:
+    trace, begun = coordinator_trace(facts.run.path), facts.scene.begun_us
+    return recovery_report(facts.run.directory, trace, replicas, outputs, value, begun)
 
 
 class _Steps:
@@ -288,9 +290,6 @@ class _Steps:
 def _received(
     spark: SparkSession, run: Run, client: str, output: StreamId, keep: Keep, *, at_once: bool
 ) -> ReceivedStream:
-    from consistency.proof.recorded.received_output import ReceivedRecording
-    from consistency.proof.recorded.recording import changes, summary, tentative
-
     read, through = (partial(changes, spark, run, client, output, None), partial(tentative, spark, run, client, output))
     return ReceivedRecording(summary(spark, run, client, output), read, through, keep, at_once=at_once)
 
@@ -314,8 +313,6 @@ def _scene(run: Run, network: TruthNetwork, states: Mapping[StreamId, SourceStat
 
 def _outputs(facts: _Facts, steps: _Steps, background: BackgroundWork) -> list[OutputReport]:
     """Judges every output at every client; the truth of an output is computed once."""
-    from consistency.proof.truth import Truth, truth
-
     truths: dict[StreamId, Truth] = {}
     reports: list[OutputReport] = []
     for (client, output), keep in facts.keepers.items():
@@ -341,8 +338,6 @@ def write_report(spark: SparkSession, report: Report, run: Run) -> tuple[str, st
     except OSError as error:
         raise SpeError(f"{data.parent} cannot be written: {error.strerror}") from error
     if run.origin:
-        from consistency.proof.storage.remote import folder_of
-
         for file in (data, shown):
             folder_of(spark, run.origin).put(file, run.relative(file))
     return f"{run.where}/{REPORT_FOLDER}/{data.name}", f"{run.where}/{REPORT_FOLDER}/{shown.name}"
@@ -379,8 +374,6 @@ def _sinks(run: Run) -> list[SinkFacts]:
 
 def _remove_earlier(spark: SparkSession, run: Run) -> None:
     if run.origin:
-        from consistency.proof.storage.remote import folder_of
-
         folder_of(spark, run.origin).remove(PurePosixPath(REPORT_FOLDER))
     shutil.rmtree(run.path / REPORT_FOLDER, ignore_errors=True)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
@@ -38,14 +38,12 @@ from consistency.proof.report.model import Bin, Delay, Flaw, FlawCount, Gaps, He
 from consistency.proof.scene import ReceivedTables, Scene, Tables
 from consistency.proof.session.parallel import BackgroundWork, at_once
 from consistency.proof.storage.tables import Keep
+from consistency.proof.truth import Truth
 from spe.plan.delays import epochs, longest_path
 from spe.plan.plan import Plan
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
 from spe.stream.times import BEFORE_TIME
-
-if TYPE_CHECKING:
-    from consistency.proof.truth import Truth
 
 #: As in the evaluation of DPC: a starting cluster is late without having failed.
 SKIP_US: Final = 2_000_000
@@ -176,12 +174,7 @@ def judge_stable(
         failed=scene.failed or any(s["tentative"] for s in sums),
         cause=scene.cause,
     )
-    verdict, reasons = decide(counts, to_come=to_come, now=now)
-    if tables.mistyped:
-        verdict, reasons = (
-            Verdict.INCONSISTENT,
-            [*tables.mistyped, *(reasons if verdict is Verdict.INCONSISTENT else [])],
-        )
+    verdict, reasons = decide(counts, to_come=to_come, now=now, mistyped=tables.mistyped)
     offenders = {} if flaws is None else first_offenders(flaws, tables.parts, tables.schema, scene.begun_us)
     findings = [FlawCount(flaw=f, count=counts[f], offenders=offenders[f]) for f in Flaw if counts.get(f)]
     return verdict, reasons, findings

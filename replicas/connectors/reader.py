@@ -203,6 +203,10 @@ class Replay(ABC):
         return self.chunks(0)
 
 
+#: Takes a chunk; waits when its reader is too fast.
+Accept = Callable[[RowChunk], Awaitable[None]]
+
+
 class Live(ABC):
     """A reader of an input that exists only once.
 
@@ -218,7 +222,7 @@ class Live(ABC):
     first_reading: bool = False
 
     @abstractmethod
-    async def read(self, env: Env, accept: Callable[[RowChunk], Awaitable[None]]) -> None:
+    async def read(self, env: Env, accept: Accept) -> None:
         """Passes on rows as they come; returns at their end.  ``accept`` waits when the reader is too fast."""
 
 

@@ -276,19 +276,22 @@ class _Claim:
                     if reached is not None and reached >= coverage.last_us and self._ends(entered, high_us):
                         continue  # no result is missing
                     if (reached is None or reached < high_us) and (late is None or due_us < late.at_us):
-                        there = "nothing came at all" if reached is None else f"covered up to {reached}"
-                        what = (
-                            f"{self.channel}: a tuple of {source} with time {high_us} entered "
-                            f"{replica or 'its source'} at {at_us / 1e6:.3f} s; {(due_us - at_us) / 1e6:.3f} s later "
-                            f"nothing covers it ({there}); {part.reach.value} paths since {part.from_us / 1e6:.3f} s"
-                        )
-                        late = Finding("P1", "results come within kX", due_us, self.client, what)
+                        where = f"a tuple of {source} with time {high_us} entered {replica or 'its source'}"
+                        late = self._uncovered(part, where, at_us, due_us, reached)
             counters.add(f"p1 {part.reach.value}_us", len(slots) * _SLOT_US)
             counters.add("p1 path_us", part.to_us - part.from_us)
             if part.world.late or part.world.busy:
                 counters.add("p1 widened_us", len(slots) * _SLOT_US)
         if late is not None:
             yield late
+
+    def _uncovered(self, part: _Part, where: str, at_us: int, due_us: int, reached: int | None) -> Finding:
+        there = "nothing came at all" if reached is None else f"covered up to {reached}"
+        what = (
+            f"{self.channel}: {where} at {at_us / 1e6:.3f} s; {(due_us - at_us) / 1e6:.3f} s later nothing covers it "
+            f"({there}); {part.reach.value} paths since {part.from_us / 1e6:.3f} s"
+        )
+        return Finding("P1", "results come within kX", due_us, self.client, what)
 
     def _due_us(self, part: _Part, at_us: int, changes: Sequence[_Change]) -> int:
         """Returns until when a tuple that entered at a time is to be covered."""

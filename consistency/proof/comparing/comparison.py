@@ -11,7 +11,6 @@ their place.  Nothing is collected; errors come out as a frame of FLAWS:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
@@ -22,11 +21,9 @@ from consistency.proof.comparing.values import FLOAT_TOLERANCE, content
 from consistency.proof.recorded.elements import STABLE, TENTATIVE, is_behind, is_belated
 from consistency.proof.recorded.received_output import ReceivedStream
 from consistency.proof.report.model import Flaw
+from consistency.proof.storage.files import TruthFiles
 from consistency.proof.storage.tables import on_disk
 from spe.stream.schema import Schema
-
-if TYPE_CHECKING:
-    from consistency.proof.truth import TruthFiles
 
 
 def tolerance_text() -> str:

@@ -37,12 +37,10 @@ def judge_delay(
       true_count: tuples of the output's truth.
     """
     heard = scene.announced.get(client, ())
-    steps = bounds(scene.plan, output, heard)
-    steps = steps or [(0, delay_bound_us(scene.plan, scene.directory, output))]
+    steps = bounds(scene.plan, output, heard) or [(0, delay_bound_us(scene.plan, scene.directory, output))]
     figures = {} if delays is None else _figures(delays, steps, counted_from_us)
     why = "tuple time does not follow the clock" if delays is None else _implausible(figures["early"])
-    known = not why and figures["most"] is not None
-    median = figures["median"] if known else None
+    median = figures["median"] if (known := not why and figures["most"] is not None) else None
     expected = predict(
         scene.plan,
         as_announced(scene.directory, heard),
@@ -52,7 +50,7 @@ def judge_delay(
         ordinary_us=median,
         ended_us=scene.duration_us,
     )
-    why = why or ("" if heard else NOT_ANNOUNCED)
+    why = why if why or heard else NOT_ANNOUNCED
     delay = Delay(
         max_us=figures["most"] if known else None,
         p99_us=figures["p99"] if known else None,

@@ -6,8 +6,11 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from pyspark.sql import DataFrame, SparkSession
+
+from consistency.proof.follow import step as steps
 from consistency.proof.follow.final_verdict import judge_the_end
 from consistency.proof.follow.margins import lookbacks
 from consistency.proof.follow.prefix import Altered
@@ -17,12 +20,14 @@ from consistency.proof.follow.readers import ChannelProgress, ChannelTaken, LogP
 from consistency.proof.follow.result import followed
 from consistency.proof.follow.state import FILE, FOLDER, LATEST, State, Tally, load_state, save_text, sync_below
 from consistency.proof.follow.times import with_times
+from consistency.proof.follow.track import Wrong
 from consistency.proof.judge import suit
 from consistency.proof.recorded.run import Run
 from consistency.proof.recorded.story import begun_us
 from consistency.proof.report.follow_model import Followed, FollowedStep
 from consistency.proof.report.words import moment
 from consistency.proof.storage.tables import freed_at_the_end
+from consistency.proof.truth import TimeRange, TruthNetwork
 from spe.errors import SpeError
 from spe.log.log_start import LogCut
 from spe.log.origin import read_identity
@@ -30,13 +35,6 @@ from spe.log.proof_progress import PROVED, encode_proved
 from spe.log.source_log import source_folder
 from spe.stream.names import StreamId
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from consistency.proof.follow.step import StepFound
-    from consistency.proof.follow.track import Wrong
-    from consistency.proof.truth import TruthNetwork
 
 RESULT: Final = f"{FOLDER}/follow.json"
 #: The file that Spark writes last.
@@ -196,8 +194,6 @@ class Following:
                 state.flaws.setdefault(str(stream), (flaws[0], known.bound_us))
 
     def _network(self, spark: SparkSession, next_: Range, logs: Mapping[StreamId, LogTaken]) -> TruthNetwork:
-        from consistency.proof.truth import TimeRange, TruthNetwork
-
         last = next_.until_us >= END_OF_TIME
         part = TimeRange(
             since_us=self.state.proved_us,
@@ -218,27 +214,24 @@ class Following:
         channels: Mapping[Reading, Sequence[ChannelTaken]],
     ) -> tuple[int, int, int]:
         """Judges every output at every client; returns counts of true, received and wrong tuples in total."""
-        from consistency.proof.follow.step import ClientPortion, judge, truth_of
-
         begun, totals = begun_us(self.run.events), [0, 0, 0]
         truths: dict[StreamId, tuple[DataFrame, list[int]]] = {}
         places = {o: state.places.get(str(o), [0] * len(self.run.channels(o))) for _, o in channels}
         for (client, output), taken in channels.items():
             if output not in truths:
-                truths[output] = truth_of(network, output, places[output])
+                truths[output] = steps.truth_of(network, output, places[output])
             frame, counts = truths[output]
-            known = [reader.known for reader in next_.channels[client, output]]
-            asked = ClientPortion(
+            asked = steps.ClientPortion(
                 client=client,
                 output=output,
-                known=known,
+                known=[reader.known for reader in next_.channels[client, output]],
                 taken=taken,
                 places=places[output],
                 known_us=network.frontier[output] if next_.until_us >= END_OF_TIME else END_OF_TIME,
                 is_source=output in self.run.plan.sources,
                 begun_us=begun,
             )
-            findings = judge(spark, self.run, network, frame, asked)
+            findings = steps.judge(spark, self.run, network, frame, asked)
             by_elements = [(p, w) for p, portion in enumerate(taken) for w in portion.wrong]
             if next_.until_us >= END_OF_TIME:
                 by_elements += [(p, w) for p, portion in enumerate(taken) for w in portion.known.track.ended()]
@@ -251,7 +244,9 @@ class Following:
             state.places[str(output)] = [a + b for a, b in zip(places[output], counts)]
         return totals[0], totals[1], totals[2]
 
-    def _note(self, tally: Tally, findings: StepFound, by_elements: Sequence[tuple[int, Wrong]], begun: int) -> None:
+    def _note(
+        self, tally: Tally, findings: steps.StepFound, by_elements: Sequence[tuple[int, Wrong]], begun: int
+    ) -> None:
         """Adds the flaws of a step: those that its comparison found, and by partition those of elements alone."""
         tally.to_come = findings.to_come
         if findings.mistyped and not tally.mistyped:

@@ -28,9 +28,8 @@ def followed(
     """
     outputs = [_output(run, state, c, o, tally) for c, each in state.tallies.items() for o, tally in each.items()]
     verdict, reasons = _verdict(state, outputs, altered)
-    proved = state.proved_us
+    proved, stream_us = state.proved_us, _stream_us(state)
     consistent = proved if state.wrong_us is None else min(proved, state.wrong_us)
-    stream_us = _stream_us(state)
     return Followed(
         name=run.path.resolve().name,
         folder=run.where,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -16,14 +15,13 @@ from consistency.proof.comparing.received_types import settled
 from consistency.proof.follow.readers import ChannelProgress, ChannelTaken
 from consistency.proof.recorded.elements import STABLE, elements
 from consistency.proof.recorded.received_output import ReceivedStream, records_of
+from consistency.proof.recorded.recording import changes, summary
 from consistency.proof.recorded.run import Run
 from consistency.proof.report.model import Flaw, Offender
 from consistency.proof.storage.tables import frame_of, on_disk
+from consistency.proof.truth import TruthNetwork, truth
 from spe.stream.names import StreamId
 from spe.stream.times import END_OF_TIME
-
-if TYPE_CHECKING:
-    from consistency.proof.truth import TruthNetwork
 
 
 @dataclass(frozen=True)
@@ -67,8 +65,6 @@ class ClientPortion:
 
 def truth_of(network: TruthNetwork, output: StreamId, places: Sequence[int]) -> tuple[DataFrame, list[int]]:
     """Returns TRUTH of the range, and the number of tuples per partition."""
-    from consistency.proof.truth import truth
-
     result = truth(network, output, lambda _, frame: on_disk(frame_of(frame)))
     rows = result.rows
     if output not in network.plan.sources:
@@ -78,8 +74,6 @@ def truth_of(network: TruthNetwork, output: StreamId, places: Sequence[int]) -> 
 
 def judge(spark: SparkSession, run: Run, network: TruthNetwork, truth: DataFrame, asked: ClientPortion) -> StepFound:
     """Compares what a client received of an output in the range with the truth."""
-    from consistency.proof.recorded.recording import changes, summary
-
     assert network.part is not None
     pieces = [stretch for taken in asked.taken for stretch in taken.read]
     records = records_of(on_disk(summary(spark, run, asked.client, asked.output, pieces)))

@@ -10,11 +10,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from replicas.connectors.files.parquet_sink import ARROW_TYPES, arrow_array
-from replicas.connectors.server_sink import ChannelEntry, ids_of, in_groups
+from replicas.connectors.files.parquet_sink import ARROW_TYPES, arrow_rows
+from replicas.connectors.server_sink import ChannelEntry, in_groups
 from spe.connectors.declaration import CORRECTIONS, STABLE
 from spe.errors import ConfigError
-from spe.stream.batch import concat_rows
 from spe.stream.schema import Schema
 from spe.stream.times import iso_timestamp
 
@@ -72,20 +71,13 @@ def table_of(entries: Sequence[ChannelEntry], schema: Schema, mode: str, change:
 def _table(group: Sequence[ChannelEntry], schema: Schema, columns: pa.Schema, change: int) -> pa.Table:
     """Converts inserts, or markers of one kind."""
     counts = [e.rows for e in group]
-    n, batches = sum(counts), [e.batch for e in group if e.batch is not None]
-    arrays: dict[str, Any] = {
+    n = sum(counts)
+    arrays = arrow_rows(group, schema) | {
         CHANGE: pa.array(np.arange(change, change + n)),
-        "_id": pa.array(ids_of(group)),
         "_kind": pa.repeat(group[0].kind, n),
         TENTATIVE: pa.array(np.repeat([e.tentative for e in group], counts)),
         "_partition": pa.array(np.repeat(np.array([e.channel.partition for e in group], np.int32), counts)),
     }
-    if batches:
-        rows = concat_rows([b.rows for b in batches])
-        arrays["_time"] = pa.array(rows.time, pa.int64()).view(columns.field("_time").type)
-        arrays |= {a.name: arrow_array(c, a.type) for a, c in zip(schema, rows.columns)}
-    else:
-        arrays |= {name: pa.nulls(n, columns.field(name).type) for name in ("_time", *schema.names)}
     return pa.Table.from_arrays([arrays[name] for name in columns.names], schema=columns)
 
 

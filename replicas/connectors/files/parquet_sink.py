@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -80,6 +80,21 @@ def arrow_array(column: Column, type_: AttributeType) -> Any:
     if type_ is AttributeType.TIMESTAMP:
         return pa.array(column.values, pa.int64(), mask=mask).view(ARROW_TYPES[type_])
     return pa.array(column.values, ARROW_TYPES[type_], mask=mask)
+
+
+def arrow_rows(entries: Sequence[Any], schema: Schema) -> dict[str, Any]:
+    """Returns ``_id``, ``_time`` and the attributes of entries of a sink: of inserts, or of markers of one kind."""
+    stamp, batches = ARROW_TYPES[AttributeType.TIMESTAMP], [e.batch for e in entries if e.batch is not None]
+    if not batches:
+        ids = pa.array([e.id for e in entries], pa.int64())
+        nulls = {a.name: pa.nulls(len(ids), ARROW_TYPES[a.type]) for a in schema}
+        return {"_id": ids, "_time": pa.nulls(len(ids), stamp), **nulls}
+    rows = concat_rows([b.rows for b in batches])
+    return {
+        "_id": pa.array(np.concatenate([b.row_ids() for b in batches])),
+        "_time": pa.array(rows.time, pa.int64()).view(stamp),
+        **{a.name: arrow_array(c, a.type) for a, c in zip(schema, rows.columns)},
+    }
 
 
 class ParquetSink:
@@ -229,22 +244,14 @@ class _ChannelParts:
 
     def _table(self, entries: list[SinkEntry]) -> Any:
         """Returns the rows of inserts of one kind, or of one marker."""
-        batches = [e.batch for e in entries if e.batch is not None]
-        if batches:
-            ids = np.concatenate([b.row_ids() for b in batches])
-            rows = concat_rows([b.rows for b in batches])
-            attributes = [arrow_array(c, a.type) for a, c in zip(self._schema, rows.columns)]
-            time = pa.array(rows.time, pa.int64()).view(ARROW_TYPES[AttributeType.TIMESTAMP])
-        else:
-            ids = np.array([e.id for e in entries], np.int64)
-            attributes = [pa.nulls(len(ids), ARROW_TYPES[a.type]) for a in self._schema]
-            time = pa.nulls(len(ids), ARROW_TYPES[AttributeType.TIMESTAMP])
-        n = len(ids)
-        arrays = [pa.array(np.full(n, self._channel.partition, np.int32)), pa.array(ids), time, *attributes]
+        arrays, first = arrow_rows(entries, self._schema), entries[0]
+        n = len(arrays["_id"])
+        arrays["_partition"] = pa.array(np.full(n, self._channel.partition, np.int32))
         if self._mode == CORRECTIONS:
-            tentative = bool(batches) and batches[0].kind is Kind.TENTATIVE
-            arrays = [pa.repeat(entries[0].kind, n), pa.repeat(tentative, n), *arrays]
-        return pa.Table.from_arrays(arrays, schema=self._arrow_schema)
+            arrays["_kind"] = pa.repeat(first.kind, n)
+            arrays["_tentative"] = pa.repeat(first.batch is not None and first.batch.kind is Kind.TENTATIVE, n)
+        names = self._arrow_schema.names
+        return pa.Table.from_arrays([arrays[name] for name in names], schema=self._arrow_schema)
 
     def complete_part(self) -> None:
         """Ends the open part: all its rows are on disk before its name appears.
