@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 import numpy as np
 import trio
 
+from replicas.connectors.sink import ChannelEntry as ChannelEntry
 from replicas.connectors.sink import SinkCursor
 from spe.connectors.declaration import CURRENT
 from spe.errors import LinkBroken, LinkClosed, ServerAway, SpeError, other_version
@@ -57,32 +58,6 @@ GONE: Final = (
     *(LinkBroken, LinkClosed, OSError, EOFError),
     *(trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError),
 )
-
-
-class ChannelEntry(NamedTuple):
-    """A step of a transaction at the server.
-
-    Attributes:
-      kind: ``insert``: the rows of ``batch``.  ``undo``: all rows of the channel with an id after ``id`` are withdrawn;
-        they are tentative.  ``done``: a correction is complete (mode corrections only).
-      id: the last id of ``batch``, or see ``kind``.
-      batch: its ``kind`` says whether its rows are stable or tentative, ``row_ids()`` are ids, 1, 2, 3, … in a channel,
-        ``rows.time`` tuple times, and ``rows.to_tuples()`` or ``rows.columns`` the attributes.
-    """
-
-    channel: Channel
-    kind: str
-    id: int
-    batch: Batch | None = None
-
-    @property
-    def tentative(self) -> bool:
-        return self.batch is not None and self.batch.kind is Kind.TENTATIVE
-
-    @property
-    def rows(self) -> int:
-        """Number of rows in the mode corrections, in which a marker is a row, too."""
-        return 1 if self.batch is None else len(self.batch)
 
 
 def without_withdrawn(entries: Sequence[ChannelEntry]) -> list[ChannelEntry]:
@@ -131,7 +106,7 @@ class ServerSink(ABC):
     def __init__(self, schemas: Mapping[Channel, Schema], mode: str) -> None:
         self.schemas = schemas
         self.mode = mode
-        self._cursors = {channel: SinkCursor(mode) for channel in schemas}
+        self._cursors = {channel: SinkCursor(channel, mode) for channel in schemas}
         self._known = _State()
         #: Last known state of the server; None: not asked yet.
         self._stored: bytes | None = None
@@ -207,8 +182,8 @@ class ServerSink(ABC):
         known = _State.decode(stored, self.name)
         known.check(self.name, self.mode, queries, client)
         self._origins = {name: origin for name, entry in known.channels.items() if (origin := entry["origin"])}
-        cursors = {c: SinkCursor(self.mode, *known.reached(c)) for c in self.schemas}
-        undone = [ChannelEntry(c, e.kind, e.id) for c, cursor in cursors.items() if (e := cursor.begin()) is not None]
+        cursors = {c: SinkCursor(c, self.mode, *known.reached(c)) for c in self.schemas}
+        undone = [entry for cursor in cursors.values() if (entry := cursor.begin()) is not None]
         self._known = known.taken_over(env.random.getrandbits(64), self.mode, queries, client)
         self._cursors = cursors
         after = self._encoded()
@@ -236,8 +211,8 @@ class ServerSink(ABC):
     def write(self, change: Change) -> None:
         """Takes a change; tuples that the sink already has are skipped."""
         if (entry := self._cursors[change.channel].take(change)) is not None:
-            self._entries.append(ChannelEntry(change.channel, entry.kind, entry.id, entry.batch))
-            self._rows += self._entries[-1].rows
+            self._entries.append(entry)
+            self._rows += entry.rows
             self._bytes += 0 if entry.batch is None else _bytes(entry.batch)
             if entry.kind == "undo":
                 self._corrections.setdefault(change.channel, self._env.clock.monotonic_us())

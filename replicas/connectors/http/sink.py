@@ -7,7 +7,6 @@ the state valid.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
@@ -16,11 +15,11 @@ from typing import Any, ClassVar, Final
 
 import trio
 
-from replicas.connectors.formats.json_text import json_text
 from replicas.connectors.http.client import HttpClient, retry_after_s
 from replicas.connectors.http.outbox import Outbox
 from replicas.connectors.secret import secret
 from replicas.connectors.server_sink import ChannelEntry, ServerSink, without_withdrawn
+from replicas.connectors.sink import named_lines
 from spe.connectors.declaration import CURRENT, STABLE
 from spe.connectors.server import Url
 from spe.errors import ConfigError, ServerAway
@@ -138,10 +137,5 @@ class HttpSink(ServerSink):
 
     def _lines(self, entries: Sequence[ChannelEntry]) -> Iterator[bytes]:
         for entry in entries:
-            channel = entry.channel
-            begin = json.dumps({_RESERVED: channel.stream, "_partition": channel.partition}, ensure_ascii=False)
-            if entry.batch is None:
-                yield f'{begin[:-1]}, "_kind": "{entry.kind}", "_id": {entry.id}}}\n'.encode()
-            else:
-                for text in json_text(entry.batch, self.schemas[channel], self.mode != STABLE, begin):
-                    yield from text.splitlines(keepends=True)
+            for text in named_lines(entry, self.schemas[entry.channel], self.mode != STABLE):
+                yield from text.splitlines(keepends=True)
