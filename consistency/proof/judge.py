@@ -25,7 +25,7 @@ from consistency.proof.recorded.moved_partitions import move_reports
 from consistency.proof.recorded.promises import as_announced, policies, promises
 from consistency.proof.recorded.received_output import ReceivedRecording, ReceivedStream
 from consistency.proof.recorded.recording import changes, summary, tentative
-from consistency.proof.recorded.recoveries import Value, recovery_report
+from consistency.proof.recorded.recoveries import recovery_report
 from consistency.proof.recorded.run import REPORT_FOLDER, Run
 from consistency.proof.recorded.stamps import Looked, look_through
 from consistency.proof.recorded.story import (
@@ -62,7 +62,6 @@ from spe.errors import SpeError
 from spe.log.source_log import SourceState
 from spe.plan.describe import show_duration
 from spe.plan.directory import Directory
-from spe.plan.plan import Plan
 from spe.plan.timing import origins
 from spe.stream.names import StreamId
 from spe.stream.times import END_OF_TIME
@@ -233,9 +232,7 @@ def _report(
     plan, directory, begun = run.plan, run.directory, scene.begun_us
     announced = [entry for each in scene.announced.values() for entry in each]
     replicas = tracks(directory, run.events, node_traces(run.path, directory), begun, ended_us(run.events))
-    sent = {str(s): state.last_id for s, state in facts.states.items()}
-    rates = _rates(plan, run.summary, sent, scene.duration_us)
-    source_rates = {str(s): rates[s] for s in plan.sources if s in rates}
+    rates = _rates(facts)
     return Report(
         name=run.path.resolve().name,
         folder=run.where,
@@ -255,7 +252,7 @@ def _report(
         logs=[LogReport(replica=r["replica"], **r["log"]) for r in run.summary.get("replicas", ()) if r.get("log")],
         changes=[DirectoryChange(at_us=i.at_us - begun, number=i.version.number, why=i.why) for i in run.issued()],
         moves=move_reports(run.moves(), outputs, begun),
-        recovery=None if value is None else _recovery(facts, replicas, outputs, partial(value, source_rates)),
+        recovery=None if value is None else _recovery(facts, replicas, outputs, rates, value),
         sinks=findings.sinks,
         settings=settings(as_announced(directory, announced)),
         configuration=(run.path / "config.yaml").read_text(encoding="utf-8"),
@@ -266,10 +263,15 @@ def _report(
 
 
 def _recovery(
-    facts: _Facts, replicas: Sequence[Track], outputs: Sequence[OutputReport], value: Value
+    facts: _Facts,
+    replicas: Sequence[Track],
+    outputs: Sequence[OutputReport],
+    rates: Mapping[str, Sequence[float]],
+    value: Fidelity,
 ) -> RecoveryReport | None:
+    of_sources = partial(value, {str(s): rates[s] for s in facts.run.plan.sources if s in rates})
     trace, begun = coordinator_trace(facts.run.path), facts.scene.begun_us
-    return recovery_report(facts.run.directory, trace, replicas, outputs, value, begun)
+    return recovery_report(facts.run.directory, trace, replicas, outputs, of_sources, begun)
 
 
 class _Steps:
@@ -343,15 +345,15 @@ def write_report(spark: SparkSession, report: Report, run: Run) -> tuple[str, st
     return f"{run.where}/{REPORT_FOLDER}/{data.name}", f"{run.where}/{REPORT_FOLDER}/{shown.name}"
 
 
-def _rates(plan: Plan, summary: Mapping[str, Any], sent: Mapping[str, int], duration_us: int) -> dict[str, list[float]]:
+def _rates(facts: _Facts) -> dict[str, list[float]]:
     """Returns tuples per second of each source, and of the partitions of each unit if all of them have made some."""
-    seconds = max(duration_us / 1e6, 1e-9)
-    rates = {name: [count / seconds] for name, count in sent.items() if count}
+    seconds = max(facts.scene.duration_us / 1e6, 1e-9)
+    rates = {str(s): [state.last_id / seconds] for s, state in facts.states.items() if state.last_id}
     made: dict[str, int] = {}
-    for replica in summary.get("replicas", ()):
+    for replica in facts.run.summary.get("replicas", ()):
         partition = str(replica["replica"]).rpartition("@")[0]
         made[partition] = max(made.get(partition, 0), int(replica["stable"] or 0))
-    for unit in plan.units:
+    for unit in facts.run.plan.units:
         counts = [made.get(f"{unit.id}/{p}", 0) for p in range(unit.partitions)]
         if all(counts):
             rates[str(unit.id)] = [count / seconds for count in counts]

@@ -66,20 +66,16 @@ def judge_output(
     """Returns the verdict on one output at one client, and its figures.
 
     Args:
-      truth: TRUTH (consistency.proof.recorded.elements), which is read several times.
       keep: stores each table of findings.
       heard: the result of :func:`received_tables` for ``received``.
-      background: runs a function in parallel.
     """
     plan = scene.plan
     tables = tables_of(truth, received, plan.query.schema_of(output), heard)
     stable = background(partial(judge_stable, scene, output, tables, keep))
     over_time = background(partial(_over_time, scene, client, output, tables, truth.count))
-
-    def right() -> bool:
-        return not stable()[2] and not tables.mistyped
-
-    tentative, accuracy = judge_tentative(scene, output, tables, keep, right, background)
+    tentative, accuracy = judge_tentative(
+        scene, output, tables, keep, lambda: not (stable()[2] or tables.mistyped), background
+    )
     (verdict, reasons, findings), time = stable(), over_time()
     return OutputReport(
         client=client,

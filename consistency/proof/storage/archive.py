@@ -11,7 +11,7 @@ from typing import Final
 
 from consistency.proof.recorded.run import REPORT_FOLDER, Run
 from consistency.proof.recorded.run_files import read_of
-from consistency.proof.storage.folder import Folder
+from consistency.proof.storage.folder import FileFolder
 from spe.errors import SpeError
 
 #: Copied last: a directory without it is no run, so a partial copy is none.
@@ -45,7 +45,7 @@ def files_of(run: Run) -> list[PurePosixPath]:
     return sorted(PurePosixPath(p.relative_to(run.path)) for p in [*read_of(run.path), *report])
 
 
-def archive(run: Run, target: Folder, tell: Callable[[str], None]) -> tuple[int, int]:
+def archive(run: Run, target: FileFolder, tell: Callable[[str], None]) -> tuple[int, int]:
     """Copies a run; returns the number of files and bytes.
 
     Raises:
@@ -71,7 +71,7 @@ def archive(run: Run, target: Folder, tell: Callable[[str], None]) -> tuple[int,
     return len(names), sum(sizes.values())
 
 
-def _put(run: Run, target: Folder, names: Sequence[PurePosixPath]) -> None:
+def _put(run: Run, target: FileFolder, names: Sequence[PurePosixPath]) -> None:
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         for _ in pool.map(lambda name: target.put(run.path / name, name), names):
             pass

@@ -23,7 +23,7 @@ OBJECTS: Final = ("s3", "s3a")
 OfFile = Callable[[int, memoryview], Iterator["pa.RecordBatch"]]
 
 
-class Folder(Protocol):
+class FileFolder(Protocol):
     """A directory anywhere."""
 
     @property
@@ -37,7 +37,7 @@ class Folder(Protocol):
         """Copies a file of this machine to the directory; replaces an existing one."""
 
 
-class RemoteFolder(Folder, Protocol):
+class RemoteFolder(FileFolder, Protocol):
     """A directory on another file system."""
 
     def read(self, name: PurePosixPath, offset: int, size: int) -> bytes:

@@ -48,7 +48,6 @@ def compare_output(
     """Compares the two sides of one output: their attributes, and TUPLE_TIME if both sides have it.
 
     Args:
-      schema: the attributes to compare.
       keep: receives all differences: ``kind, time_us, run, other``.
 
     Raises:
@@ -62,7 +61,7 @@ def compare_output(
     if keep is not None and some:
         keep(unequal.select(F.col(KIND).alias("kind"), F.col(TIME).alias("time_us"), F.col(RUN).alias("run"),
                           F.col(OTHER).alias("other")))  # fmt: skip
-    columns = unequal.agg(*in_columns(schema, tolerance)).first() if figures.differs else None
+    columns = unequal.agg(*in_columns(schema, tolerance)).first() if figures.differs else ()
     timed = by or ("the tuple time" if both_timed else "")
     verdict, reasons = decide_side_by_side(figures)
     return ComparedOutput(
@@ -74,14 +73,9 @@ def compare_output(
         reasons=reasons,
         key=list(key),
         apart=[*run.apart, *other.apart, *([] if both_timed else [TUPLE_TIME])],
-        until=figures.until,
         floats=floats_text(tolerance),
-        run_rows=figures.run_rows,
-        other_rows=figures.other_rows,
-        missing=figures.missing,
-        added=figures.added,
-        differs=figures.differs,
-        columns={} if columns is None else {a.name: int(n) for a, n in zip(schema, columns) if n},
+        **{name: value for name, value in vars(figures).items() if name != "unfinished"},
+        columns={a.name: int(n) for a, n in zip(schema, columns or ()) if n},
         by=timed,
         windows=_windows(unequal, by) if some and timed else [],
         rows=_first(unequal, schema, by, key) if some else [],
