@@ -11,10 +11,9 @@ from functools import cached_property
 from random import Random
 from typing import Final
 
-from replicas.cli.view.view import Sight
-from replicas.local.polling import Seen
 from replicas.local.process import Phase
 from spe.config import load_text
+from spe.figures.sight import Seen, Sight
 from spe.plan.deploy import with_addresses
 from spe.status import (
     ClientStatus,

@@ -359,18 +359,17 @@ class Environment:
         document = self.document()
         make_importable(document.home)
         with reading():
-            folder, status = command.run_document(
-                document,
+            options = command.RunOptions(
                 data=None if data is None else Path(data),
                 run_dir=None if run_dir is None else Path(run_dir),
                 faults=None if faults is None else Path(faults),
                 seed=seed,
-                duration_us=duration_us,
                 view=view,
                 links=links,
                 report=report,
                 budget=budget,
             )
+            folder, status = command.run_document(document, options, duration_us=duration_us)
         if status == command.INTERRUPTED:
             raise KeyboardInterrupt
         if status == command.TERMINATED:

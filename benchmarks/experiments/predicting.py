@@ -21,13 +21,13 @@ import trio
 from benchmarks.cpu import cores_of_ended
 from benchmarks.experiments.played_run import PlayedRun, printed_by
 from benchmarks.experiments.record import Plot, Row, experiment, once
-from consistency.faults.kind import LinkFaults
-from replicas.cli.move import OVER, move
+from replicas.cli.move import move
 from replicas.placement.deciders.move import MovePhase
 from replicas.simulation.scenarios.scenario import Scenario
 from replicas.simulation.world.clock import JumpClock
 from replicas.simulation.world.cluster import SimCluster
 from replicas.simulation.world.host import seeded_scheduling
+from replicas.simulation.world.link import LinkState
 from spe.plan.directory import COORDINATOR, Role
 from spe.stream.ids import PartitionId
 from spe.stream.names import NodeId, UnitId
@@ -115,7 +115,7 @@ def moves_of(seed: int, speed: int, many: int) -> list[_Moved]:
         plan, directory = Scenario(
             seed, _configuration({"heartbeat": random.choice(["50ms", "100ms", "200ms"])}, GROUPS, _RATE, _END_S)
         ).deployed()
-        async with SimCluster(plan, directory, seed=seed, link=LinkFaults(bytes_per_s=speed)) as cluster:
+        async with SimCluster(plan, directory, seed=seed, link=LinkState(bytes_per_s=speed)) as cluster:
             await cluster.start()
             await trio.sleep(_BEGIN_S)
             assert cluster.coordinator is not None
@@ -156,7 +156,7 @@ def real_moves_of(seed: int, many: int) -> tuple[list[_Moved], float]:
                 target = random.choice([n for n in NODES if n != hosts[unit]])
                 printed_by(move, run.path, f"{unit}/0", hosts[unit], target, wait=False)
                 hosts[unit] = target
-                while _phase_of(run, number) not in OVER and time.monotonic() - begun < end_s:
+                while _phase_of(run, number) not in ("done", "dropped") and time.monotonic() - begun < end_s:
                     time.sleep(0.1)
         return _real_moves(run), cores_used()
 

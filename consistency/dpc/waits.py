@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from operators.sunion.slice import Slice
 from operators.sunion.sunion import SUnion
-from spe.metrics.histogram import Histogram
+from spe.figures.histogram import Histogram
 from spe.stream.times import BEFORE_TIME
 
 

@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 
-from spe.status import (
-    ChannelStatus,
-    ClientStatus,
-    CoordinatorStatus,
-    NodeStatus,
-    ProcessStatus,
-    ReplicaStatus,
-    SourceStatus,
-    UnreachedStatus,
-)
-from spe.stream.ids import PartitionId
-from spe.stream.names import UnitId
+from spe.figures.sight import Statuses
+from spe.status import ProcessStatus, UnreachedStatus
 
 
 @dataclass(frozen=True)
-class Look:
+class Look(Statuses):
     """Statuses of all processes at about the same time.
 
     Attributes:
@@ -36,58 +25,6 @@ class Look:
     statuses: Mapping[str, ProcessStatus]
     errors: Mapping[str, UnreachedStatus] = field(default_factory=dict)
     took_us: Mapping[str, int] = field(default_factory=dict)
-
-    def node(self, name: str) -> NodeStatus | None:
-        status = self.statuses.get(name)
-        return status if isinstance(status, NodeStatus) else None
-
-    def source(self, stream: str) -> SourceStatus | None:
-        status = self.statuses.get(f"source:{stream}")
-        return status if isinstance(status, SourceStatus) else None
-
-    def client(self, name: str) -> ClientStatus | None:
-        status = self.statuses.get(f"client:{name}")
-        return status if isinstance(status, ClientStatus) else None
-
-    def coordinator(self) -> CoordinatorStatus | None:
-        return next((s for s in self.statuses.values() if isinstance(s, CoordinatorStatus)), None)
-
-    def replicas(self) -> Iterator[tuple[str, ReplicaStatus]]:
-        """All replicas that answer, with their nodes."""
-        for name, status in self.statuses.items():
-            if isinstance(status, NodeStatus):
-                yield from ((name, replica) for replica in status.replicas)
-
-    def replica(self, node: str, unit: str, partition: int) -> ReplicaStatus | None:
-        return self._replicas.get((node, unit, partition))
-
-    def channel(self, client: str, name: str) -> ChannelStatus | None:
-        """Returns the progress of a client on a channel; None if it does not answer, or does not read it."""
-        return self._channels.get((client, name))
-
-    def running(self, id: PartitionId) -> list[str]:
-        """Nodes that answer and run a partition."""
-        return self._running.get(id, [])
-
-    @cached_property
-    def _replicas(self) -> Mapping[tuple[str, str, int], ReplicaStatus]:
-        return {(name, replica.unit, replica.partition): replica for name, replica in self.replicas()}
-
-    @cached_property
-    def _channels(self) -> Mapping[tuple[str, str], ChannelStatus]:
-        return {
-            (name.partition(":")[2], received.channel): received
-            for name, status in self.statuses.items()
-            if isinstance(status, ClientStatus)
-            for received in status.channels
-        }
-
-    @cached_property
-    def _running(self) -> Mapping[PartitionId, list[str]]:
-        nodes: dict[PartitionId, list[str]] = {}
-        for name, replica in self.replicas():
-            nodes.setdefault(PartitionId(UnitId(replica.unit), replica.partition), []).append(name)
-        return nodes
 
 
 class Condition(enum.StrEnum):

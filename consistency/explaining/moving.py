@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from consistency.explaining.model import Look, short
 from spe.plan.plan import Plan
 from spe.status import MoveStatus
 from spe.stream.ids import Channel
-
-#: Phases of a move that is over.
-_OVER: Final = ("done", "dropped")
 
 
 def moves_on_the_way(plan: Plan, now: Look, channel: Channel) -> tuple[str, ...]:
@@ -35,13 +30,12 @@ def arriving(now: Look) -> set[tuple[str, str]]:
 
 def _open(now: Look) -> list[MoveStatus]:
     coordinator = now.coordinator()
-    return [] if coordinator is None else [move for move in coordinator.moves if move.phase not in _OVER]
+    return [] if coordinator is None else [move for move in coordinator.moves if not move.is_over]
 
 
 def _described(move: MoveStatus, now: Look) -> str:
     why = f": {move.why}" if move.why else ""
-    began_us = min(move.began_us.values(), default=now.at_us)
-    since = f", {short(max(0, now.at_us - began_us))} after its order"
+    since = f", {short(max(0, move.took_us(now.at_us)))} after its order"
     expected = "" if move.predicted_us is None else f"; expected to take {short(move.predicted_us)}"
     what = "the standby " if move.role == "standby" else ""
     route = f"from {move.source} to {move.target}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from replicas.faults.model import processes_of
 from spe.config import load
@@ -13,16 +14,14 @@ from spe.plan.deploy import with_default_client
 from spe.runtime.revocation_list import REVOKED
 from spe.runtime.tls import CONTROL, holder_of
 
+if TYPE_CHECKING:
+    from spe.runtime.certificates import Issued
+
 
 def certs(
-    config: Path,
-    out: Path | None,
-    days: int,
-    *,
-    renew: bool = False,
-    revoked: Sequence[str] = (),
+    config: Path, out: Path | None, days: int, *, renew: bool = False, revoked: Sequence[str] = (),
     readers: Sequence[str] = (),
-) -> int:
+) -> int:  # fmt: skip
     """Makes missing certificates, or renews all but the CA's, and lists all with their expiry.
 
     Args:
@@ -47,21 +46,20 @@ def certs(
         print(f"revoked in {folder / REVOKED}, which every process needs: {', '.join(revoked)}")
     issued = issue(folder, plan.cluster, names, days, now, renew=renew)
     width = max(len(f.name) for f in issued)
-    for certificate in issued:
-        left = (certificate.expires - now).days
-        made = (
-            "renewed"
-            if certificate.renewed
-            else "made"
-            if certificate.new
-            else "EXPIRED"
-            if certificate.expires < now
-            else "there already"
-        )
-        print(f"{certificate.name:{width}}  until {certificate.expires:%Y-%m-%d}  {left:>5} days  {made}")
+    for each in issued:
+        left = (each.expires - now).days
+        print(f"{each.name:{width}}  until {each.expires:%Y-%m-%d}  {left:>5} days  {_made(each, now)}")
     print(f"in {folder}; give each process ca.pem and its own .pem and .key, and keep ca.key where none of them runs")
     if renew:
         print("running processes use new files a few seconds after they are there; connections that are open go on")
     if configured is None:
         print(f"to use them: `security: {{certificates: {folder}}}` in {config}")
     return 0
+
+
+def _made(certificate: Issued, now: datetime.datetime) -> str:
+    if certificate.renewed:
+        return "renewed"
+    if certificate.new:
+        return "made"
+    return "EXPIRED" if certificate.expires < now else "there already"

@@ -11,13 +11,13 @@ import trio
 from pydantic import TypeAdapter
 
 from consistency.faults.kinds import KINDS
-from replicas.cli.view.view import Sight, make_console, metrics_table, render
+from replicas.cli.view.view import make_console, metrics_table, render
 from replicas.faults.model import one_fault, real_kinds
 from replicas.local.polling import Poller
 from replicas.local.run_dir import SUPERVISOR, Target, load_target, require_addresses
 from replicas.local.run_over import compares, while_it_runs, why_over
 from spe.errors import SpeError
-from spe.runtime.production import production_env
+from spe.figures.sight import Sight
 from spe.status import ClusterStatus
 
 #: A kill is answered when the process is gone, a restart when the new one is started.
@@ -28,7 +28,8 @@ def status(path: Path, as_json: bool) -> int:
     """Prints the state of all processes once; returns 1 if one does not answer."""
     target = load_target(path)
     require_addresses(path, target)
-    poller = trio.run(_ask_all, target)
+    poller = Poller.of(target)
+    trio.run(poller.ask_all)
     silent = sorted(poller.errors)
     if as_json:
         print(json_text(poller, target.metrics))
@@ -36,10 +37,8 @@ def status(path: Path, as_json: bool) -> int:
         if (not poller.seen or compares(target)) and (over := why_over(target)):
             print(over)
             return 1
-        env = production_env(Path())
-        sight = Sight(
-            f"{target.plan.cluster}   {path}", env.clock.wall_us(), seen=poller.seen, errors=poller.errors, loads=True
-        )
+        title = f"{target.plan.cluster}   {path}"
+        sight = Sight(title, poller.now_us(), seen=poller.seen, errors=poller.errors, loads=True)
         console = make_console()
         console.print(render(target.plan, target.directory, sight))
         if target.metrics and poller.seen:
@@ -55,16 +54,6 @@ def json_text(poller: Poller, metrics: Mapping[str, str] | None = None) -> str:
     errors = {name: error.why for name, error in poller.errors.items()}
     status = ClusterStatus(processes=processes, errors=errors, metrics=metrics or {})
     return json.dumps(TypeAdapter(ClusterStatus).dump_python(status, mode="json", warnings="error"), indent=1)
-
-
-async def _ask_all(target: Target) -> Poller:
-    poller = Poller.to(target)
-    async with trio.open_nursery() as nursery:
-        poller.joined = lambda name: nursery.start_soon(poller.ask_status, name)
-        for name in target.addresses:
-            if name != SUPERVISOR:
-                nursery.start_soon(poller.ask_status, name)
-    return poller
 
 
 def inject(path: Path, kind: str, names: Sequence[str], for_: str | None, by: str | None, one_way: bool) -> int:
@@ -113,5 +102,4 @@ def fault_data(kind: str, names: Sequence[str], for_: str | None, by: str | None
 
 
 async def _inject(target: Target, data: dict[str, Any]) -> str:
-    poller = Poller.to(target)
-    return await poller.inject(SUPERVISOR, data, wait_s=INJECT_S)
+    return await Poller.of(target).inject(SUPERVISOR, data, wait_s=INJECT_S)

@@ -11,7 +11,7 @@ import trio
 from consistency.explaining.explain import between_us, explain
 from consistency.explaining.model import Condition, Explanation, Look
 from replicas.local.polling import Poller
-from replicas.local.run_dir import SUPERVISOR, Target, load_target, require_addresses
+from replicas.local.run_dir import Target, load_target, require_addresses
 from replicas.local.run_over import refuse_over, while_it_runs
 from spe.problems import check_known
 
@@ -49,13 +49,8 @@ async def _looks(target: Target) -> tuple[Look, Look]:
 
 
 async def _look(target: Target) -> Look:
-    env = target.env()
-    poller = Poller(env, target.plan, target.addresses, target.token)
-    async with trio.open_nursery() as nursery:
-        poller.joined = lambda name: nursery.start_soon(poller.ask_status, name)
-        for name in target.addresses:
-            if name != SUPERVISOR:
-                nursery.start_soon(poller.ask_status, name)
+    poller = Poller.of(target)
+    await poller.ask_all()
     statuses = {name: answer.status for name, answer in poller.seen.items()}
     took_us = {name: answer.took_us for name, answer in poller.seen.items()}
-    return Look(env.clock.wall_us(), statuses, dict(poller.errors), took_us)
+    return Look(poller.now_us(), statuses, dict(poller.errors), took_us)

@@ -22,8 +22,6 @@ from spe.wire.messages.commands import MoveAnswer, MoveOrder
 #: After so long without an answer of the coordinator the command stops watching; the moves go on.
 SILENCE_S: Final = 30.0
 _LOOK_S: Final = 0.3
-#: Phases of moves that are over.
-OVER: Final = ("done", "dropped")
 
 
 def move(path: Path, partition: str, source: str, target: str, *, wait: bool) -> int:
@@ -92,7 +90,7 @@ async def _watch(target: Target, poller: Poller, numbers: range) -> int:
                     printed[status_of_move.number] = text
                     print(text, flush=True)
             dropped.update(m.number for m in moves if m.phase == "dropped")
-            if all(m.phase in OVER for m in moves):  # the coordinator reports all moves that are not over
+            if all(m.is_over for m in moves):  # the coordinator reports all moves that are not over
                 return int(bool(dropped))
         elif silent_since is None:
             refuse_over(target)
@@ -118,8 +116,7 @@ def move_text(move: MoveStatus) -> str:
 def phase_text(move: MoveStatus) -> str:
     """Formats the phase of a move, with its duration if it is over, and the expected duration."""
     expected = "" if move.predicted_us is None else f"{move.predicted_us / 1e6:.1f} s expected"
-    if move.phase not in OVER or not move.began_us:
+    if not move.is_over or not move.began_us:
         return f"{move.phase} ({expected})" if expected else move.phase
-    times = move.began_us.values()
-    took = f"{move.phase} in {(max(times) - min(times)) / 1e6:.1f} s"
+    took = f"{move.phase} in {move.took_us(0) / 1e6:.1f} s"
     return f"{took} ({expected})" if expected else took

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 import trio
 
 from replicas.local.polling import Poller
-from replicas.local.run_dir import Target, load_target, require_addresses
+from replicas.local.run_dir import Target, load_coordinated
 from replicas.local.run_over import while_it_runs
 from spe.errors import SpeError
 from spe.plan.directory import COORDINATOR
@@ -32,18 +32,13 @@ def give_order(path: Path, message: Message, kind: type[A], report: Report[A], *
     Raises:
       SpeError: the coordinator refuses, or does not answer.
     """
-    target = load_target(path)
-    if not target.directory.coordinated:
-        raise SpeError(
-            f"{path} has no coordinator, which {purpose}; add a section `coordinator`, a spare node or a standby"
-        )
-    require_addresses(path, target, [COORDINATOR])
+    target = load_coordinated(path, purpose)
     with while_it_runs(target):
         return trio.run(_give, target, message, kind, report)
 
 
 async def _give(target: Target, message: Message, kind: type[A], report: Report[A]) -> int:
-    poller = Poller.to(target)
+    poller = Poller.of(target)
     answer = expect(await poller.ask(COORDINATOR, message, wait_s=ORDER_S), kind)
     if answer.error:
         raise SpeError(answer.error)

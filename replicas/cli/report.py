@@ -31,26 +31,15 @@ _NICENESS: Final = 10
 
 
 def report(
-    folders: Sequence[str | Path],
-    *,
-    master: str | None,
-    conf: Mapping[str, str],
-    out: Path | None,
-    wait: bool = False,
-    junit: Path | None = None,
-    verify: bool = False,
-) -> int:
+    folders: Sequence[str | Path], *, master: str | None, conf: Mapping[str, str], out: Path | None,
+    wait: bool = False, junit: Path | None = None, verify: bool = False,
+) -> int:  # fmt: skip
     """Judges runs; compares several.
 
     Args:
       folders: paths, or URIs that Spark can read.
-      out: file of the comparison; by default in the parent directory of the first run.
-      wait: start Spark silently, then wait for GO on standard input, because the run is still going on.
-      junit: file for the verdicts in JUnit format.
+      wait: the run goes on; judge it after GO on standard input.
       verify: the folders are reports to verify; for the exit status see ``replicas.cli.verify``.
-
-    Returns:
-      CONSISTENT if all are, INCONSISTENT if one is, UNKNOWN otherwise.
 
     Raises:
       SpeError: a run cannot be judged, or Spark fails.
@@ -64,15 +53,9 @@ def report(
         if not wait:
             _check(folders)
         tell = ReportProgress(silent=wait)
-        niceness = os.getpriority(os.PRIO_PROCESS, 0)
-        if wait:
-            os.nice(_NICENESS)
-        started = try_to_start(tell, master, conf)
-        if wait and sys.stdin.readline().strip() != GO:
+        started = _after_the_run(tell, master, conf) if wait else try_to_start(tell, master, conf)
+        if started is None:
             return UNKNOWN
-        if wait:
-            raise_priority(niceness)
-        tell.speak()
         if isinstance(started, SpeError):
             raise started
         spark, took_s = started
@@ -85,6 +68,20 @@ def report(
         _compared(reports, out or _beside(folders[0]) / "comparison.html")
     worst = {str(r.verdict) for r in reports}
     return INCONSISTENT if "INCONSISTENT" in worst else UNKNOWN if "UNKNOWN" in worst else CONSISTENT
+
+
+def _after_the_run(
+    tell: ReportProgress, master: str | None, conf: Mapping[str, str]
+) -> tuple[SparkSession, float] | SpeError | None:
+    """Starts Spark silently and at low priority, and waits until the run is over; None: the run was ended."""
+    niceness = os.getpriority(os.PRIO_PROCESS, 0)
+    os.nice(_NICENESS)
+    started = try_to_start(tell, master, conf)
+    if sys.stdin.readline().strip() != GO:
+        return None
+    raise_priority(niceness)
+    tell.speak()
+    return started
 
 
 def raise_priority(niceness: int) -> None:

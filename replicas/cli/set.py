@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -15,8 +14,8 @@ from replicas.local.polling import Poller, last_of
 from replicas.local.run_dir import Target
 from replicas.local.run_over import refuse_over
 from spe.errors import SpeError
+from spe.figures.cluster_figures import in_force
 from spe.plan.directory import Version
-from spe.plan.nodes import Node, Policy
 from spe.plan.settings import NodeSettings, describe_waits
 from spe.status import NodeStatus, SettingsStatus
 from spe.stream.names import NodeId
@@ -72,14 +71,3 @@ def _taken(status: NodeStatus | None, version: Version) -> SettingsStatus | None
     if status is None or (has := status.directory) is None or Version(has.epoch, has.number) < version:
         return None
     return status.settings
-
-
-def in_force(node: Node, settings: SettingsStatus) -> Node:
-    """Returns a node with the X, α and policies that it has now."""
-    return replace(
-        node,
-        x_us=settings.x_us,
-        alpha=settings.alpha,
-        during_failure=Policy(settings.during_failure),
-        during_stabilization=Policy(settings.during_stabilization),
-    )

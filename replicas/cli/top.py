@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 from typing import Final
 
@@ -32,20 +31,9 @@ def top(path: Path) -> int:
 
 async def _draw(watch: Watch) -> bool:
     """Returns True when the run has ended, False after a signal."""
-    async with trio.open_nursery() as nursery:
-        with (
-            trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals,
-            Live(console=make_console(), auto_refresh=False) as live,
-        ):
-
-            async def end_on_signal() -> None:
-                async for _ in signals:
-                    nursery.cancel_scope.cancel()
-
-            nursery.start_soon(end_on_signal)
-            nursery.start_soon(watch.run)
+    with Live(console=make_console(), auto_refresh=False) as live:
+        async with watch.running():
             while not watch.over:
                 live.update(render(watch.target.plan, watch.target.directory, watch.sight()), refresh=True)
                 await trio.sleep(_DRAW_S)
-        nursery.cancel_scope.cancel()
     return watch.over

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from spe.metrics.histogram import Histogram
+from spe.figures.histogram import Histogram
 from spe.plan.delays import ReplayEpoch
 from spe.status import ChannelStatus
 from spe.stream.batch import Batch, Boundary, Int64Array, Undo

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import trio
@@ -12,6 +11,7 @@ from replicas.link.connection import Connection, Identity, dial
 from replicas.local.run_dir import SUPERVISOR, Target
 from replicas.producer.server import request
 from spe.errors import LinkBroken, RemoteProtocolError, SpeError
+from spe.figures.sight import Seen
 from spe.plan.directory import COORDINATOR
 from spe.plan.plan import Plan
 from spe.runtime.env import Env
@@ -32,20 +32,6 @@ ANSWER_S: Final = 1.0
 PERIOD_S: Final = 0.2
 
 S = TypeVar("S", bound=ProcessStatus)
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """The last status of a process.
-
-    Attributes:
-      at_us: wall time at which it came.
-      took_us: time that the process took to answer.
-    """
-
-    status: ProcessStatus
-    at_us: int
-    took_us: int = 0
 
 
 def last_of(statuses: Mapping[str, Seen], name: str, kind: type[S]) -> S | None:
@@ -98,9 +84,13 @@ class Poller:
         self.errors: dict[str, UnreachedStatus] = {}
 
     @classmethod
-    def to(cls, target: Target) -> Poller:
-        """Returns a poller of all processes of a running cluster."""
+    def of(cls, target: Target) -> Poller:
+        """Makes the poller of a command."""
         return cls(target.env(), target.plan, target.addresses, target.token)
+
+    def now_us(self) -> int:
+        """Returns the wall time by which answers are dated."""
+        return self._env.clock.wall_us()
 
     async def ask(self, name: str, message: Message, *, wait_s: float = ANSWER_S) -> Message:
         """Sends one request on a connection of its own.
@@ -137,6 +127,14 @@ class Poller:
             self.errors[name] = UnreachedStatus.of(error)
             return False
         return True
+
+    async def ask_all(self) -> None:
+        """Asks all processes once, those that have joined too; not the supervisor."""
+        async with trio.open_nursery() as nursery:
+            self.joined = lambda name: nursery.start_soon(self.ask_status, name)
+            for name in self.addresses:
+                if name != SUPERVISOR:
+                    nursery.start_soon(self.ask_status, name)
 
     async def nodes(self) -> dict[str, NodeStatus]:
         """Returns the present status of each node that answers; also of nodes that have joined."""

@@ -36,3 +36,18 @@ class ProcessOptions:
 
 #: No options.
 DEFAULTS = ProcessOptions()
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True)
+class JoinOptions:
+    """Settings of a node that joins, as a configuration would have them."""
+
+    address: Annotated[
+        str | None, Parameter(help="With --join: HOST:PORT of the node; not needed in the directory of a run.")
+    ] = None
+    capacity: Annotated[float | None, Parameter(help="With --join: cores for partitions, 1 if not given.")] = None
+    memory: Annotated[str | None, Parameter(help="With --join: memory for partitions, such as 4GB.")] = None
+    x: Annotated[str | None, Parameter(help="With --join: X of the node; by default that of the section defaults.")] = (
+        None
+    )

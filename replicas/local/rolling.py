@@ -8,7 +8,7 @@ from spe.metrics.health import not_ready
 from spe.plan.directory import Directory
 from spe.status import CoordinatorStatus, NodeStatus
 from spe.stream.ids import PartitionId
-from spe.stream.names import NodeId, NodeState, UnitId
+from spe.stream.names import NodeId, NodeState
 
 
 def partitions_of(directory: Directory, answered: Mapping[str, NodeStatus], node: str) -> list[PartitionId]:
@@ -20,7 +20,7 @@ def partitions_of(directory: Directory, answered: Mapping[str, NodeStatus], node
     status = answered.get(node)
     if status is None:
         return [id for id, nodes in directory.placement.items() if node in nodes]
-    return [PartitionId(UnitId(r.unit), r.partition) for r in status.replicas]
+    return [replica.id for replica in status.replicas]
 
 
 def partners(directory: Directory, answered: Mapping[str, NodeStatus], node: str) -> dict[PartitionId, dict[str, str]]:

@@ -29,7 +29,7 @@ from spe.config import load
 from spe.config.document import Document
 from spe.errors import SpeError, other_version
 from spe.plan.deploy import check_all_addressed, with_addresses, with_budget, with_default_client, with_origins
-from spe.plan.directory import Directory
+from spe.plan.directory import COORDINATOR, Directory
 from spe.plan.plan import Plan
 from spe.runtime.env import Env
 from spe.runtime.process_birth import birth_of
@@ -117,6 +117,16 @@ def require_addresses(path: Path, target: Target, names: Iterable[str] | None = 
     wanted = target.addresses if names is None else names
     if target.folder is None:
         check_all_addressed(str(path), {n: target.addresses[n] for n in wanted})
+
+
+def load_coordinated(path: Path, what: str) -> Target:
+    """Loads a cluster for a command to its coordinator, which does ``what``.  Raises SpeError: it has none."""
+    target = load_target(path)
+    if not target.directory.coordinated:
+        needs = "add a section `coordinator`, a spare node or a standby"
+        raise SpeError(f"{path} has no coordinator, which {what}; {needs}")
+    require_addresses(path, target, [COORDINATOR])
+    return target
 
 
 @dataclass(frozen=True)

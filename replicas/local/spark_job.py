@@ -40,19 +40,6 @@ _TOKEN: Final = "token"
 _SEEN: Final = "seen-by-executors"
 
 
-@dataclass(frozen=True)
-class SparkOptions:
-    """The user's choice of a Spark.
-
-    Attributes:
-      master: None: that of spark-submit.
-      conf: further settings.
-    """
-
-    master: str | None
-    conf: Mapping[str, str]
-
-
 @dataclass
 class SparkNodes:
     """Spark, with room for the nodes of a run.

@@ -5,29 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import isinf
-from typing import Final, Literal
+from typing import Any, Final
 
+from spe.figures.figure import Figure
 from spe.status import HistogramStatus
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
-Kind = Literal["counter", "gauge", "histogram"]
 _ESCAPED: Final = str.maketrans({"\\": "\\\\", "\n": "\\n", '"': '\\"'})
 _ESCAPED_HELP: Final = str.maketrans({"\\": "\\\\", "\n": "\\n"})
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """A metric.
-
-    Attributes:
-      name: ends with the unit; a counter's ends with ``_total``.
-      help: meaning of a value, in a line.
-    """
-
-    name: str
-    kind: Kind
-    help: str
 
 
 @dataclass(slots=True)
@@ -40,11 +26,11 @@ class Exposition:
       counted: additional labels of counters and histograms.
     """
 
-    metrics: Iterable[Metric]
+    metrics: Iterable[Figure[Any]]
     labels: Mapping[str, str]
     counted: Mapping[str, str] = field(default_factory=dict)
     _lines: dict[str, list[str]] = field(default_factory=dict, init=False)
-    _known: dict[str, Metric] = field(default_factory=dict, init=False)
+    _known: dict[str, Figure[Any]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self._known = {metric.name: metric for metric in self.metrics}
@@ -57,10 +43,20 @@ class Exposition:
         all_labels = {**self.labels, **(self.counted if metric.kind == "counter" else {}), **labels}
         self._line(name, name, all_labels, float(value))
 
-    def add_histogram(self, name: str, histogram: HistogramStatus | None, **labels: object) -> None:
-        """Adds the samples of a histogram; nothing without one."""
-        if histogram is None:
-            return
+    def add_figure(self, figure: Figure[Any], subject: object, labels: Mapping[str, str]) -> None:
+        """Adds the samples of a figure; nothing where its value is unknown."""
+        value = figure.value(subject)
+        if isinstance(value, HistogramStatus):
+            self.add_histogram(figure.name, value, **labels)
+        elif isinstance(value, Mapping):
+            for key, each in value.items():
+                own = dict(zip(figure.labels, (key,) if isinstance(key, str) else key, strict=True))
+                self.add(figure.name, each, **labels, **own)
+        else:
+            self.add(figure.name, value, **labels)
+
+    def add_histogram(self, name: str, histogram: HistogramStatus, **labels: object) -> None:
+        """Adds the samples of a histogram."""
         all_labels, count = {**self.labels, **self.counted, **labels}, 0
         for bound, more in zip((*histogram.bounds, float("inf")), histogram.counts, strict=True):
             count += more

@@ -15,7 +15,7 @@ from benchmarks.browser import browser, complaints, is_installed, resize
 from benchmarks.dashboard import served, simulated_hub
 from benchmarks.simulated_status import SimulatedCluster
 from replicas.cli.dashboard.hub import Hub
-from replicas.cli.view.view import Sight
+from spe.figures.sight import Sight
 from spe.status import FaultStatus, UnreachedStatus
 from spe.stream.names import NodeState
 from spe.stream.times import SECOND

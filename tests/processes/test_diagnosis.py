@@ -25,12 +25,11 @@ import trio
 from benchmarks.browser import browser, complaints, is_installed, screenshot
 from benchmarks.dashboard import served
 from replicas.cli.dashboard.hub import Hub
-from replicas.cli.view.view import Sight
 from replicas.faults.model import load_faults_text
-from replicas.local.polling import Seen
 from replicas.simulation.driver import FaultDriver
 from replicas.simulation.world.clock import JumpClock
 from replicas.simulation.world.cluster import SimCluster
+from spe.figures.sight import Seen, Sight
 from spe.plan.deploy import Deployed
 from tests.simulation.test_explaining import BEGIN_S, SETTINGS, Cluster, deployed
 

@@ -13,12 +13,13 @@ from pydantic import TypeAdapter
 from rich.console import Console
 
 from replicas.cli.control import json_text
-from replicas.cli.view.view import Sight, render
+from replicas.cli.view.view import render
 from replicas.local.polling import Poller, last_of
 from replicas.producer import server
 from replicas.simulation.world.clock import JumpClock
 from replicas.simulation.world.cluster import SimCluster
 from replicas.source.process import SourceProcess
+from spe.figures.sight import Sight
 from spe.status import ClusterStatus, NodeStatus, ProcessStatus, SourceStatus, plain
 from spe.stream.names import NodeState
 from spe.wire.framing import FrameType, frame

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from replicas.cli.view.view import Sight
-from replicas.local.polling import Seen
 from replicas.local.process import Phase
 from spe.config import load_text
+from spe.figures.sight import Seen, Sight
 from spe.plan.deploy import Deployed, with_default_client
 from spe.status import ProcessStatus
 from spe.stream.names import NodeState

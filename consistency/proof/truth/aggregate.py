@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import gcd
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import Window as Over
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -42,9 +43,6 @@ from consistency.proof.truth.windows import (
     start_of,
     with_windows,
 )
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 _BORN: Final = "__born"
 _CLOSED: Final = "__closed"
@@ -82,35 +80,48 @@ def aggregate(spec: AggregateEntry, stream: TruthStream, *, exact: bool) -> Trut
     ]
     if spec.window.count:
         return _by_count(spec, stream, calls, groups, keyed)
-    keys = [PARTITION, *groups, WINDOW]
     parts = _parts(calls, stream.position, spec.window.on)
     counted = with_windows(keyed, spec.window, None if spec.window.on is None else "__on")
     if spec.window.size_us > spec.window.slide_us and parts is not None:
-        pane_us = _pane_us(spec.window)
-        begin = F.col(_PANE) * pane_us + spec.window.offset_us
-        places = Places(stream, begin, pane_us if spec.window.on is None else None)
-        shared = [PARTITION, *groups, _PANE, FIRST, LAST]
-        made = counted.groupBy(*shared).agg(F.min(places.value).alias(_BORN), *[p.first() for p in parts])
-        made = made.withColumn(_BORN, places.struct(F.col(_BORN)))
-        rows = per_window(made, spec.window).groupBy(*keys).agg(F.min(_BORN).alias(_BORN), *[p.then() for p in parts])
-        results = {c.name: c.from_parts() for c in calls}
+        rows = _from_panes(spec.window, stream, parts, groups, counted)
+        results = [c.from_parts() for c in calls]
     else:
-        places = Places(stream, start_of(spec.window), spec.window.size_us if spec.window.on is None else None)
-        rows = per_window(counted, spec.window).groupBy(*keys).agg(
-            F.min(places.value).alias(_BORN), *[c.direct(stream.position, places.value) for c in calls]
-        )  # fmt: skip
-        rows = _with_result(rows, calls).withColumn(_BORN, places.struct(F.col(_BORN)))
-        results = {c.name: F.col(c.name) for c in calls}
+        rows = _from_rows(spec.window, stream, calls, groups, counted)
+        results = [F.col(c.name) for c in calls]
     end = end_of(spec.window)
     born = [F.col(f"{_BORN}.{name}") for name in stream.position]
     attributes_of = {
         **dict(zip(spec.group_by, columns(groups))),
         "window_start": timestamp(start_of(spec.window)),
         "window_end": timestamp(end),
-        **dict(zip(spec.calls, results.values())),
+        **dict(zip(spec.calls, results)),
     }
     frame = rows.select(PARTITION, (end - 1).alias(TIME), *ordered(born), *attributes(rows, attributes_of))
     return TruthStream(frame, len(born))
+
+
+def _from_panes(
+    window: WindowEntry, stream: TruthStream, parts: list[_Part], groups: list[str], counted: DataFrame
+) -> DataFrame:
+    """Computes the partial aggregates of each pane, and merges them by window."""
+    pane_us = _pane_us(window)
+    begin = F.col(_PANE) * pane_us + window.offset_us
+    places = Places(stream, begin, pane_us if window.on is None else None)
+    shared = [PARTITION, *groups, _PANE, FIRST, LAST]
+    made = counted.groupBy(*shared).agg(F.min(places.value).alias(_BORN), *[p.first() for p in parts])
+    rows = per_window(made.withColumn(_BORN, places.struct(F.col(_BORN))), window)
+    return rows.groupBy(PARTITION, *groups, WINDOW).agg(F.min(_BORN).alias(_BORN), *[p.then() for p in parts])
+
+
+def _from_rows(
+    window: WindowEntry, stream: TruthStream, calls: list[_Call], groups: list[str], counted: DataFrame
+) -> DataFrame:
+    """Aggregates all rows of each window."""
+    places = Places(stream, start_of(window), window.size_us if window.on is None else None)
+    direct = [c.direct(stream.position, places.value) for c in calls]
+    grouped = per_window(counted, window).groupBy(PARTITION, *groups, WINDOW)
+    rows = _with_result(grouped.agg(F.min(places.value).alias(_BORN), *direct), calls)
+    return rows.withColumn(_BORN, places.struct(F.col(_BORN)))
 
 
 def _membership(spec: AggregateEntry) -> list[Column]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -53,17 +52,8 @@ async def _serve(watch: Watch, bind: str, faults: bool) -> bool:
         targets=processes_of(target.directory),
         asked_s=watch.poller.period_s,
     )
-    async with trio.open_nursery() as nursery:
-        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
-
-            async def end_on_signal() -> None:
-                async for _ in signals:
-                    nursery.cancel_scope.cancel()
-
-            nursery.start_soon(end_on_signal)
-            nursery.start_soon(watch.run)
-            await watch.asked()
-            print(f"dashboard: {await nursery.start(Site(hub, bind).run)}", flush=True)
-            await watch.until_over()
-        nursery.cancel_scope.cancel()
+    async with watch.running() as nursery:
+        await watch.asked()
+        print(f"dashboard: {await nursery.start(Site(hub, bind).run)}", flush=True)
+        await watch.until_over()
     return watch.over

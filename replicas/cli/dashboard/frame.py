@@ -5,32 +5,19 @@ It is made from the same statuses as ``spe status`` and ``spe top``.  Times are 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from consistency.explaining.explain import usual_lag_us
 from consistency.explaining.model import Condition
 from replicas.cli.dashboard.layout import ClusterLayout
 from replicas.cli.dashboard.rates import Rates
-from replicas.cli.move import OVER
-from replicas.cli.view.view import Sight, in_force_now, newest_rows, process_word
-from replicas.local.polling import last_of
-from spe.metrics.histogram import at_most
+from spe.figures.cluster_figures import ChannelRow, ClusterFigures, ReplicaRow, used_x, usual_lag_us
+from spe.figures.sight import Sight
 from spe.plan.delays import delay_bound_us
-from spe.plan.directory import COORDINATOR
-from spe.status import (
-    ChannelStatus,
-    ClientStatus,
-    CoordinatorStatus,
-    HistogramStatus,
-    MoveStatus,
-    NodeStatus,
-    ReplicaStatus,
-    SourceStatus,
-)
+from spe.status import ChannelStatus, MoveStatus, ReplicaStatus
 from spe.stream.ids import Channel, ReplicaId
-from spe.stream.names import NodeState, StreamId
+from spe.stream.names import StreamId
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
 
 #: Names of the figures in each row.  ``state`` is a word; the process's where it does not answer.
@@ -47,8 +34,6 @@ CHANNEL: Final = (
 )  # fmt: skip
 COLUMNS: Final[Mapping[str, Sequence[str]]] = {"sources": SOURCE, "replicas": REPLICA, "channels": CHANNEL}
 
-STOPPED: Final = "STOPPED"
-STANDS_BY: Final = "stands by"
 #: With more replicas, only inputs without a producer, or with two, are named.
 _READS_SHOWN: Final = 200
 _MOVES_SHOWN: Final = 30
@@ -69,13 +54,13 @@ class Memory:
         self.conditions: Mapping[tuple[str, Channel], Condition] = {}
         self._bounds: tuple[Any, Mapping[StreamId, int]] = ((), {})
 
-    def bounds(self, layout: ClusterLayout, sight: Sight) -> Mapping[StreamId, int]:
+    def bounds(self, layout: ClusterLayout, figures: ClusterFigures) -> Mapping[StreamId, int]:
         """Returns kX of each output, by the current X of the nodes."""
-        statuses = (last_of(sight.seen, node, NodeStatus) for node in layout.nodes)
+        statuses = map(figures.sight.node, layout.nodes)
         settings = [None if status is None else status.settings for status in statuses]
         streams = {stream for _, stream, _ in layout.channels}
         if self._bounds[0] != (settings, streams):
-            now = in_force_now(layout.directory, sight)
+            now = figures.in_force
             self._bounds = (settings, streams), {s: delay_bound_us(layout.plan, now, s) for s in streams}
         return self._bounds[1]
 
@@ -91,8 +76,9 @@ class _Frame:
         self._sight = sight
         self._memory = memory
         self._rates = memory.rates
-        self._words = {name: process_word(sight, name) for name in layout.processes}
-        self._sources = {s: last_of(sight.seen, f"source:{s}", SourceStatus) for s in layout.sources}
+        self._figures = ClusterFigures(layout.plan, layout.directory, sight)
+        self._words = {name: sight.word(name) for name in layout.processes}
+        self._sources = {s: self._figures.source(s) for s in layout.sources}
         self._fronts = self._furthest()
         #: Streams that each unit waits for, in any of its replicas.
         self._late: dict[str, set[StreamId]] = {}
@@ -102,7 +88,7 @@ class _Frame:
     def data(self) -> dict[str, Any]:
         layout, sight = self._layout, self._sight
         # Replicas before sources: a source row has the number of replicas that wait for it.
-        placed = [pair for node in self._by_node() for pair in node]
+        replicas = [self._replica(self._figures.replica(id)) for id in layout.replicas]
         return {
             "at": sight.now_us,
             "begun": sight.begun_us,
@@ -112,11 +98,11 @@ class _Frame:
             },
             "disks": self._disks(),
             "sources": [self._source(s) for s in layout.sources],
-            "replicas": [row for _, row in sorted(placed, key=lambda pair: pair[0])],
+            "replicas": replicas,
             "channels": self._channels(),
             "newest": {
                 stream: [list(newest.columns), [[row.tentative, list(row.values)] for row in newest.rows]]
-                for stream, newest in newest_rows(layout.directory, sight).items()
+                for stream, newest in self._figures.newest.items()
             },
             "moves": self._moves(),
             "recovery": self._recovery(),
@@ -127,9 +113,9 @@ class _Frame:
     def _furthest(self) -> Mapping[StreamId, int]:
         """Returns for each stream the greatest progress of all sources that it is combined with."""
         reach = {
-            s: status.log.frontier
-            for s, status in self._sources.items()
-            if status is not None and status.log is not None and status.log.frontier < END_OF_TIME
+            s: row.log.frontier
+            for s, row in self._sources.items()
+            if row.log is not None and row.log.frontier < END_OF_TIME
         }
         origins = self._layout.origins
         return {
@@ -150,32 +136,34 @@ class _Frame:
         """Returns the files that cannot be written, as ``process: file``, with the reason."""
         return {
             f"{name}: {what}": why
-            for name, answer in self._sight.seen.items()
-            for what, why in answer.status.disk_full.items()
+            for name, status in self._sight.statuses.items()
+            for what, why in status.disk_full.items()
         }
 
     # --- sources ---
 
     def _source(self, stream: StreamId) -> list[Any]:
-        name, status = f"source:{stream}", self._sources[stream]
-        log = None if status is None else status.log
-        if status is None or log is None:
-            return [self._words[name] or "starting", *(None for _ in SOURCE[1:-1]), ""]
-        state = self._words[name] or ("failed" if log.fault else "ended" if log.ended else "running")
-        answer = self._sight.seen[name]
+        row, name = self._sources[stream], f"source:{stream}"
+        if (log := row.log) is None:
+            return [row.state, *(None for _ in SOURCE[1:-1]), ""]
+        lag = self._lag(stream, log.frontier)
         return [
-            state,
+            row.state,
             log.last_id,
-            self._rates.of(name, status.incarnation, answer.at_us, log.last_id),
+            self._rate(name, name, log.last_id),
             _time(log.frontier),
-            self._lag(stream, log.frontier),
-            (self._lag(stream, log.frontier) or 0) > self._usual[stream],
+            lag,
+            (lag or 0) > self._usual[stream],
             self._held_up_by(stream),
             log.late,
             log.malformed,
             log.refused_ahead,
             log.fault or log.note,
         ]
+
+    def _rate(self, key: Hashable, process: str, count: int) -> float | None:
+        answer = self._sight.seen[process]
+        return self._rates.of(key, answer.status.incarnation, answer.at_us, count)
 
     def _held_up_by(self, source: StreamId) -> int:
         """Counts the replicas that wait for a source, directly or through a unit that waits for it."""
@@ -193,44 +181,23 @@ class _Frame:
 
     # --- replicas ---
 
-    def _by_node(self) -> Iterable[list[tuple[int, list[Any]]]]:
-        """Yields the rows of each node's replicas, each with its place in the layout."""
-        hosted: dict[str, list[tuple[int, ReplicaId]]] = {}
-        for at, replica in enumerate(self._layout.replicas):
-            hosted.setdefault(replica.node, []).append((at, replica))
-        for node, replicas in hosted.items():
-            status = last_of(self._sight.seen, node, NodeStatus)
-            running = {} if status is None else {(r.unit, r.partition): r for r in status.replicas}
-            passive = set() if status is None else {(s.unit, s.partition) for s in status.standbys}
-            yield [
-                (at, self._replica(replica, status, running.get(replica.of), replica.of in passive))
-                for at, replica in replicas
-            ]
-
-    def _replica(
-        self, id: ReplicaId, node: NodeStatus | None, replica: ReplicaStatus | None, stands_by: bool
-    ) -> list[Any]:
-        word = self._words[id.node]
-        if replica is None:
-            return [word or (STANDS_BY if stands_by else "starting"), *(None for _ in REPLICA[1:-1]), ""]
-        if not word:
-            self._note_late(id, replica)
-        lead = (
-            replica.tentative_frontier - max(replica.frontier, BEFORE_TIME)
-            if replica.state is not NodeState.STABLE
-            else 0
-        )
+    def _replica(self, row: ReplicaRow) -> list[Any]:
+        if (replica := row.status) is None:
+            return [row.state, *(None for _ in REPLICA[1:-1]), ""]
+        if not row.word:
+            self._note_late(row.id, replica)
+        node, used = row.node, used_x(replica.x_used)
         return [
-            word or (STOPPED if replica.error else replica.state.name),
+            row.state,
             replica.x_us,
             None if node is None or node.settings is None else node.settings.alpha,
             replica.waiting_us,
-            *_used(replica.x_used),
+            *((None, None) if used is None else (_share(used.p99), _share(used.largest))),
             replica.stable,
             replica.tentative,
             _time(replica.frontier),
-            self._lag(self._layout.plan.unit[id.unit].outputs[0], replica.frontier),
-            max(0, lead) if replica.tentative_frontier < END_OF_TIME else 0,
+            self._lag(self._layout.plan.unit[row.id.unit].outputs[0], replica.frontier),
+            row.lead_us,
             _share(replica.fill),
             replica.held_bytes,
             replica.suffix_bytes,
@@ -242,7 +209,7 @@ class _Frame:
             self._reads(replica),
             [i.channel for i in replica.inputs if i.main is None and i.frontier < END_OF_TIME],
             [[i.channel, i.corrections] for i in replica.inputs if i.corrections],
-            _trouble(replica),
+            next((text for _, text in row.troubles()), ""),
         ]
 
     def _reads(self, replica: ReplicaStatus) -> list[list[str]]:
@@ -266,60 +233,45 @@ class _Frame:
     # --- clients ---
 
     def _channels(self) -> list[list[Any]]:
-        bounds = self._memory.bounds(self._layout, self._sight)
-        known: dict[str, Mapping[str, ChannelStatus]] = {}
-        rows = []
-        for client, stream, partition in self._layout.channels:
-            name = f"client:{client}"
-            status = last_of(self._sight.seen, name, ClientStatus)
-            if name not in known:
-                known[name] = {} if status is None else {c.channel: c for c in status.channels}
-            channel = Channel(stream, partition)
-            status_of_channel = known[name].get(str(channel))
-            if status_of_channel is None or status is None:
-                word = self._words[name]
-                rows.append(
-                    [f"client {word}" if word and word != "starting" else "starting", *(None for _ in CHANNEL[1:])]
-                )
-            else:
-                rows.append(self._channel(name, status.incarnation, channel, status_of_channel, bounds[stream]))
-        return rows
-
-    def _channel(
-        self, client: str, incarnation: int, channel: Channel, status: ChannelStatus, bound_us: int
-    ) -> list[Any]:
-        at_us = self._sight.seen[client].at_us
-        condition = self._memory.conditions.get((client.partition(":")[2], channel), Condition.FINE)
-        if status.ended:
-            state: str = Condition.ENDED
-        elif status.held:
-            state = Condition.TENTATIVE
-        elif status.last_arrival_us is None and self._begins(bound_us):
-            state = "starting"
-        else:
-            state = condition if condition in (Condition.LATE, Condition.SILENT) else Condition.FINE
-        delay = None
-        if status.delay_us is not None and not status.ended:
-            silent = 0 if status.last_arrival_us is None else self._sight.now_us - status.last_arrival_us
-            delay = max(status.delay_us, silent)
+        bounds = self._memory.bounds(self._layout, self._figures)
         return [
-            f"client {self._words[client]}" if self._words[client] else state,
+            self._channel(self._figures.channel(client, Channel(stream, partition), bounds[stream]))
+            for client, stream, partition in self._layout.channels
+        ]
+
+    def _channel(self, row: ChannelRow) -> list[Any]:
+        name = f"client:{row.client}"
+        if (status := row.status) is None:
+            state = f"client {row.word}" if row.word not in ("", "starting") else "starting"
+            return [state, *(None for _ in CHANNEL[1:])]
+        return [
+            f"client {row.word}" if row.word else self._condition(row, status),
             status.producer,
-            self._rates.of((client, status.channel, "stable"), incarnation, at_us, status.stable),
-            self._rates.of((client, status.channel, "tentative"), incarnation, at_us, status.tentative),
+            self._rate((name, status.channel, "stable"), name, status.stable),
+            self._rate((name, status.channel, "tentative"), name, status.tentative),
             status.stable,
             status.tentative,
             status.undone,
             status.held,
-            delay,
-            bound_us,
+            row.delay_us,
+            row.bound_us,
             status.delay_max_us,
             status.stable_gap_max_us,
             status.position,
             _time(status.frontier),
-            self._lag(channel.stream, status.frontier),
+            self._lag(row.channel.stream, status.frontier),
             status.switches,
         ]
+
+    def _condition(self, row: ChannelRow, status: ChannelStatus) -> str:
+        condition = self._memory.conditions.get((row.client, row.channel), Condition.FINE)
+        if status.ended:
+            return Condition.ENDED
+        if status.held:
+            return Condition.TENTATIVE
+        if status.last_arrival_us is None and self._begins(row.bound_us):
+            return "starting"
+        return condition if condition in (Condition.LATE, Condition.SILENT) else Condition.FINE
 
     def _begins(self, bound_us: int) -> bool:
         """Returns whether it is too early for a first result."""
@@ -330,32 +282,25 @@ class _Frame:
 
     def _moves(self) -> list[dict[str, Any]]:
         """Returns the newest moves, those under way first."""
-        status = last_of(self._sight.seen, COORDINATOR, CoordinatorStatus)
+        status = self._sight.coordinator()
         moves = () if status is None else status.moves
-        chosen = sorted(moves, key=lambda move: (move.phase in OVER, -move.number))[:_MOVES_SHOWN]
-        return [self._move(move) for move in chosen]
-
-    def _move(self, move: MoveStatus) -> dict[str, Any]:
-        times = sorted(move.began_us.values())
-        until = times[-1] if move.phase in OVER and times else self._sight.now_us
-        return {
-            "number": move.number,
-            "partition": move.partition,
-            "source": move.source,
-            "target": move.target,
-            "role": move.role,
-            "reason": move.reason,
-            "phase": move.phase,
-            "why": move.why,
-            "over": move.phase in OVER,
-            "began": times[0] if times else None,
-            "took": until - times[0] if times else None,
-            "predicted": move.predicted_us,
-        }
+        chosen = sorted(moves, key=lambda move: (move.is_over, -move.number))[:_MOVES_SHOWN]
+        return [_move(move, self._sight.now_us) for move in chosen]
 
     def _recovery(self) -> dict[str, Any] | None:
-        status = last_of(self._sight.seen, COORDINATOR, CoordinatorStatus)
+        status = self._sight.coordinator()
         return None if status is None or status.recovery is None else asdict(status.recovery)
+
+
+def _move(move: MoveStatus, now_us: int) -> dict[str, Any]:
+    same = ("number", "partition", "source", "target", "role", "reason", "phase", "why")
+    return {
+        **{name: getattr(move, name) for name in same},
+        "over": move.is_over,
+        "began": min(move.began_us.values(), default=None),
+        "took": move.took_us(now_us) if move.began_us else None,
+        "predicted": move.predicted_us,
+    }
 
 
 def _share(value: float) -> float:
@@ -366,19 +311,3 @@ def _share(value: float) -> float:
 def _time(frontier: int) -> int | None:
     """Returns tuple time; None before the first tuple, -1 at the end."""
     return None if frontier <= BEFORE_TIME else -1 if frontier >= END_OF_TIME else frontier
-
-
-def _used(histogram: HistogramStatus | None) -> tuple[float | None, float | None]:
-    """Returns the share of X that 99 % of the releases used at most, and the largest share."""
-    return (
-        (None, None)
-        if histogram is None or not sum(histogram.counts)
-        else (_share(at_most(histogram, 0.99)), _share(histogram.largest))
-    )
-
-
-def _trouble(replica: ReplicaStatus) -> str:
-    """Returns the worst problem of a replica; "" if there is none."""
-    others = [why for each in replica.inputs for why in each.other_logs.values()]
-    problems = [*([replica.error] if replica.error else []), *replica.differs, *replica.missing, *others, *replica.skew]
-    return problems[0] if problems else ""

@@ -15,13 +15,12 @@ from consistency.explaining.model import Cause, CauseKind, Condition, Explanatio
 from replicas.cli.dashboard.frame import COLUMNS, Memory, frame
 from replicas.cli.dashboard.layout import ClusterLayout, LayoutMaker
 from replicas.cli.dashboard.timeline import POINT, Timeline, encode
-from replicas.cli.view.view import Sight
 from replicas.local.polling import ANSWER_S, PERIOD_S
 from replicas.local.process import Phase
 from replicas.local.run_dir import SUPERVISOR
+from spe.figures.sight import Sight
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
-from spe.status import SupervisorStatus
 
 #: Least seconds between two frames; also IDLE_SHARE times the CPU time that a frame takes.
 FRAME_S: Final = 0.5
@@ -176,11 +175,7 @@ class Hub:
 def look_of(sight: Sight) -> Look:
     """Returns a look at a followed cluster; a process that missed the last poll counts as silent."""
     errors = {name: why for name, why in sight.errors.items() if name != SUPERVISOR}
-    statuses = {
-        name: answer.status
-        for name, answer in sight.seen.items()
-        if name not in errors and not isinstance(answer.status, SupervisorStatus)
-    }
+    statuses = {name: status for name, status in sight.statuses.items() if name not in {*errors, SUPERVISOR}}
     return Look(sight.now_us, statuses, errors, {name: sight.seen[name].took_us for name in statuses})
 
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from replicas.cli.view.view import Sight, hosted_on, partition_name
-from replicas.local.polling import last_of
+from spe.figures.cluster_figures import ClusterFigures, partition_name
+from spe.figures.sight import Sight
 from spe.plan.directory import COORDINATOR, Directory
 from spe.plan.plan import Plan, Unit
 from spe.plan.timing import origins
-from spe.status import CoordinatorStatus, NodeStatus
+from spe.status import NodeStatus
 from spe.stream.ids import ReplicaId
 from spe.stream.names import NodeId, StreamId
 
@@ -102,17 +102,21 @@ class LayoutMaker:
 
     def make(self, sight: Sight) -> ClusterLayout:
         """Returns the current layout; the same object while nothing has changed."""
-        coordinator = last_of(sight.seen, COORDINATOR, CoordinatorStatus)
-        joined = () if coordinator is None else tuple(NodeId(n) for n in coordinator.joined)
-        nodes = tuple(dict.fromkeys([*self._directory.nodes, *joined]))
+        figures = ClusterFigures(self._plan, self._directory, sight)
+        nodes = figures.nodes
         for node in nodes:
-            status = last_of(sight.seen, node, NodeStatus)
+            status = sight.node(node)
             known = self._hosted.get(node)
             if known is None or known[0] is not status:
-                hosted = hosted_on(self._directory, node, status)
+                hosted = figures.hosted_on(node)
                 self._hosted[node] = (status, [replica for replica in hosted if replica.of in self._directory.roles])
         replicas = _in_order(self._plan, (replica for node in nodes for replica in self._hosted[node][1]))
-        channels = self._channels(sight)
+        channels = tuple(
+            (name, stream, partition)
+            for name in figures.clients
+            for stream in self._directory.clients[name].reads
+            for partition in range(self._plan.partitions_of(stream))
+        )
         if self._last is None or (self._last.nodes, self._last.replicas, self._last.channels) != (
             nodes,
             replicas,
@@ -120,16 +124,6 @@ class LayoutMaker:
         ):
             self._last = ClusterLayout(self._plan, self._directory, nodes, replicas, channels)
         return self._last
-
-    def _channels(self, sight: Sight) -> tuple[tuple[str, StreamId, int], ...]:
-        """Returns the channels of the clients; only the clients of a run answer polls."""
-        return tuple(
-            (name, stream, partition)
-            for name, client in self._directory.clients.items()
-            if any(f"client:{name}" in known for known in (sight.phases, sight.seen, sight.errors))
-            for stream in client.reads
-            for partition in range(self._plan.partitions_of(stream))
-        )
 
 
 def _in_order(plan: Plan, replicas: Iterable[ReplicaId]) -> tuple[ReplicaId, ...]:

@@ -87,7 +87,15 @@ def make_site(hub: Hub, key: str, hosts: frozenset[str] | None) -> QuartTrio:
     """
     site = QuartTrio("replicas.cli.dashboard", static_folder=None)
     site.config.update(MAX_CONTENT_LENGTH=_BODY_BYTES, BODY_TIMEOUT=_BODY_S, RESPONSE_TIMEOUT=None)
-    static, turns = static_files(), _Turns()
+    _add_guards(site, hosts)
+    _add_files(site, static_files())
+    _add_figures(site, hub)
+    _add_faults(site, hub, key)
+    return site
+
+
+def _add_guards(site: QuartTrio, hosts: frozenset[str] | None) -> None:
+    turns = _Turns()
 
     @site.before_request
     async def admit() -> Response | None:
@@ -100,6 +108,8 @@ def make_site(hub: Hub, key: str, hosts: frozenset[str] | None) -> QuartTrio:
         response.headers.update(_HEADERS)
         return response
 
+
+def _add_files(site: QuartTrio, static: Mapping[str, tuple[str, bytes]]) -> None:
     @site.get("/")
     async def page() -> Response:
         return _file(static, "index.html")
@@ -108,6 +118,8 @@ def make_site(hub: Hub, key: str, hosts: frozenset[str] | None) -> QuartTrio:
     async def file(name: str) -> Response:
         return _file(static, name)
 
+
+def _add_figures(site: QuartTrio, hub: Hub) -> None:
     @site.get("/api/frame")
     async def frame() -> Response:
         at = request.args.get("at", default=None, type=int)
@@ -129,6 +141,8 @@ def make_site(hub: Hub, key: str, hosts: frozenset[str] | None) -> QuartTrio:
             return _text(f"{WATCHERS_MAX} pages are open already", 503)
         return Response(_events(hub), content_type="text/event-stream")
 
+
+def _add_faults(site: QuartTrio, hub: Hub, key: str) -> None:
     @site.post("/api/faults")
     async def faults() -> Response:
         if hub.inject is None:
@@ -141,8 +155,6 @@ def make_site(hub: Hub, key: str, hosts: frozenset[str] | None) -> QuartTrio:
         if not isinstance(data, dict):
             return _text("expected a fault as a JSON object", 400)
         return _json(encode({"error": await hub.inject(data)}))
-
-    return site
 
 
 async def _events(hub: Hub) -> AsyncIterator[bytes]:

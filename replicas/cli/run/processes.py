@@ -280,49 +280,18 @@ def metrics_address(target: Target, name: str, option: str | None) -> str | None
     return address
 
 
-def _run(
-    name: str,
-    target: Target,
-    options: ProcessOptions,
-    serve: Serve,
-) -> int:
+def _run(name: str, target: Target, options: ProcessOptions, serve: Serve) -> int:
     if options.link is not None:
         die_with_parent()
     tune_malloc()
     return trio.run(_main, name, target, options, serve)
 
 
-async def _main(
-    name: str,
-    target: Target,
-    options: ProcessOptions,
-    serve: Serve,
-) -> int:
+async def _main(name: str, target: Target, options: ProcessOptions, serve: Serve) -> int:
     """Serves until a signal comes or the supervisor ends; then closes everything within a few seconds."""
-    run = None if target.folder is None else RunDirectory(target.folder)
-    root = (
-        options.storage
-        if options.storage is not None
-        else run.path
-        if run is not None
-        else Path("state") / target.plan.cluster
-    )
-    clock = SystemClock()
-    trace = LoggedTrace(NullTrace() if run is None else FileTrace(run.trace(name), clock), clock.wall_us)
-    configure_log(name, clock.wall_us, format=options.log_format, level=options.log_level, cluster=target.plan.cluster)
-    if risk := unlocked(target.plan.security, target.addresses.get(name, ""), target.token):
-        say(f"{name}: {risk}; expected the same secret for all processes in {TOKEN_VARIABLE}", Level.WARNING)
-    ListenerLog(trace).install()
-    spans = open_spans(name, target.plan.cluster, clock.wall_us)
-    env = production_env(root, trace=trace if spans is None else spans.trace(trace))
-    env, faults = placed(env, target.folder), None
-    if run is not None:
-        faults = FaultInjector(env, target.addresses)
-        faults.apply(run.read_conditions(name))
-        env = faults.env
-    env = secured(env, target.plan, name)
-    here = Surroundings(name, target, env, faults)
-    ended = ""
+    root = options.storage or target.folder or Path("state") / target.plan.cluster
+    here, spans = _surroundings(name, target, options, root)
+    signals_seen: list[str] = []
     async with trio.open_nursery() as nursery:
         if options.link is not None:
             here.supervision = Supervision.adopt(options.link)
@@ -330,23 +299,15 @@ async def _main(
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
 
             async def end_on_signal() -> None:
-                nonlocal ended
                 async for number in signals:
-                    ended = signal.Signals(number).name
+                    signals_seen.append(signal.Signals(number).name)
                     nursery.cancel_scope.cancel()
 
             async def serve_it(task_status: trio.TaskStatus[str]) -> None:
                 await serve(here, task_status)
 
             nursery.start_soon(end_on_signal)
-            if (trim := malloc_trim()) is not None:
-                nursery.start_soon(give_back_memory, clock, trim)
-            if isinstance(env.network, TlsNetwork):
-                nursery.start_soon(env.network.watch)
-            if (port := metrics_address(target, name, options.metrics)) is not None:
-                served = pages(name, here.status, partial(process_figures, root))
-                port = await nursery.start(HttpPort(served).serve, port)
-                say(f"{name}: metrics and health on http://{port}/metrics, /healthz, /readyz")
+            await _start_helpers(nursery, here, root, metrics_address(target, name, options.metrics))
             address = await nursery.start(serve_it)
             tune_gc()
             await here.ready()
@@ -355,8 +316,41 @@ async def _main(
     if spans is not None:
         with trio.move_on_after(_LAST_SPANS_S):
             await trio.to_thread.run_sync(spans.close, abandon_on_cancel=True)
-    say(f"{name}: {ended or 'supervisor gone'}: ended")
+    say(f"{name}: {signals_seen[-1] if signals_seen else 'supervisor gone'}: ended")
     return 0
+
+
+def _surroundings(
+    name: str, target: Target, options: ProcessOptions, root: Path
+) -> tuple[Surroundings, ExportedSpans | None]:
+    """Configures the log and the trace of the process, and makes its environment."""
+    run = None if target.folder is None else RunDirectory(target.folder)
+    clock, cluster = SystemClock(), target.plan.cluster
+    trace = LoggedTrace(NullTrace() if run is None else FileTrace(run.trace(name), clock), clock.wall_us)
+    configure_log(name, clock.wall_us, format=options.log_format, level=options.log_level, cluster=cluster)
+    if risk := unlocked(target.plan.security, target.addresses.get(name, ""), target.token):
+        say(f"{name}: {risk}; expected the same secret for all processes in {TOKEN_VARIABLE}", Level.WARNING)
+    ListenerLog(trace).install()
+    spans = open_spans(name, cluster, clock.wall_us)
+    env = production_env(root, trace=trace if spans is None else spans.trace(trace))
+    env, faults = placed(env, target.folder), None
+    if run is not None:
+        faults = FaultInjector(env, target.addresses)
+        faults.apply(run.read_conditions(name))
+        env = faults.env
+    return Surroundings(name, target, secured(env, target.plan, name), faults), spans
+
+
+async def _start_helpers(nursery: trio.Nursery, here: Surroundings, root: Path, metrics: str | None) -> None:
+    """Starts the tasks beside the serving part: memory, certificates, metrics."""
+    if (trim := malloc_trim()) is not None:
+        nursery.start_soon(give_back_memory, SystemClock(), trim)
+    if isinstance(here.env.network, TlsNetwork):
+        nursery.start_soon(here.env.network.watch)
+    if metrics is not None:
+        served = pages(here.name, here.status, partial(process_figures, root))
+        port = await nursery.start(HttpPort(served).serve, metrics)
+        say(f"{here.name}: metrics and health on http://{port}/metrics, /healthz, /readyz")
 
 
 def open_spans(process: str, cluster: str, wall_us: Callable[[], int]) -> ExportedSpans | None:

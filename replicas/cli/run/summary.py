@@ -10,10 +10,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from replicas.cli.view.view import columns, count, seconds
+from replicas.cli.view.formats import columns, count, seconds
 from replicas.faults.runner import Happening
 from replicas.local.history import EventList
-from spe.metrics.histogram import at_most, merged
+from spe.figures.cluster_figures import used_x
+from spe.figures.histogram import merged
 from spe.plan.delays import slowest_way
 from spe.plan.describe import show_bound, show_lateness
 from spe.plan.directory import Directory
@@ -27,15 +28,9 @@ DOWN: Final = "DOWN"
 
 
 def figures(
-    plan: Plan,
-    directory: Directory,
-    history: EventList,
-    happenings: Sequence[Happening],
-    begun_us: int,
-    ended_us: int,
-    *,
-    down: Collection[str] = (),
-) -> dict[str, Any]:
+    plan: Plan, directory: Directory, history: EventList, happenings: Sequence[Happening], begun_us: int,
+    ended_us: int, *, down: Collection[str] = (),
+) -> dict[str, Any]:  # fmt: skip
     """Returns all measurements as plain data; times in microseconds.
 
     Args:
@@ -48,14 +43,10 @@ def figures(
         for stream in client.reads
         for p in range(plan.partitions_of(stream))
     ]
-    measured = [c for c in channels if c["delay_max_us"] is not None]
-    worst = max(measured, key=lambda c: c["delay_max_us"] / c["bound_us"], default=None)
     return {
         "duration_us": ended_us - begun_us,
-        "stable": sum(c["stable"] for c in channels),
-        "tentative": sum(c["tentative"] for c in channels),
-        "undone": sum(c["undone"] for c in channels),
-        "worst": None if worst is None else {k: worst[k] for k in ("channel", "delay_max_us", "bound_us", "shares_us")},
+        **{name: sum(c[name] for c in channels) for name in ("stable", "tentative", "undone")},
+        "worst": _worst(channels),
         "stable_gap_max_us": max((c["stable_gap_max_us"] for c in channels), default=0),
         "channels": channels,
         "switches": [
@@ -72,6 +63,13 @@ def figures(
         "sources": [_source(history, source) for source in plan.sources.values()],
         "faults": [_fault(h, begun_us) for h in happenings],
     }
+
+
+def _worst(channels: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Returns the channel with the longest delay relative to its bound."""
+    measured = [c for c in channels if c["delay_max_us"] is not None]
+    worst = max(measured, key=lambda c: c["delay_max_us"] / c["bound_us"], default=None)
+    return None if worst is None else {k: worst[k] for k in ("channel", "delay_max_us", "bound_us", "shares_us")}
 
 
 def _as_run(directory: Directory, history: EventList) -> Directory:
@@ -113,7 +111,7 @@ def _ran(directory: Directory, history: EventList, node: NodeId) -> list[Replica
 
 def _parts(history: EventList, id: ReplicaId) -> list[ReplicaStatus]:
     starts = history.over(id.node, NodeStatus)
-    return [replica for status in starts for replica in status.replicas if (replica.unit, replica.partition) == id.of]
+    return [replica for status in starts for replica in status.replicas if replica.id == id.of]
 
 
 def _replica(history: EventList, id: ReplicaId) -> dict[str, Any]:
@@ -158,8 +156,8 @@ def _log(each: Sequence[LogStatus]) -> dict[str, Any] | None:
 
 def _x_used(each: Sequence[HistogramStatus | None]) -> dict[str, float] | None:
     """Returns the share of X that a replica used, 1 is all of it; None if it released nothing."""
-    used = merged(each)
-    return None if used is None else {"largest": used.largest, "p99": at_most(used, 0.99), "releases": sum(used.counts)}
+    used = used_x(merged(each))
+    return None if used is None else used._asdict()
 
 
 def _source(history: EventList, source: Source) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from consistency.checking.rows import Reference
 from consistency.comparison import compare
 from consistency.sinks.judge import judge_sinks
 from replicas.cli.reference import logged_inputs
@@ -44,23 +45,10 @@ def judge(plan: Plan, directory: Directory, folder: Path, *, complete: bool, rea
             need_judged(storage, log, log)
         reference = reference_rows(plan, logged_inputs(plan, folder))
     except OperatorFailed as error:
-        return {
-            **{"equal": None, "complete": complete, "rows": 0, "differences": [], "reason": reason},
-            **{"reference": str(error), "where": error.where()},
-        }
+        return not_compared(complete, reason) | {"reference": str(error), "where": error.where()}
     except LogCut as error:
-        why = "; ".join(text for text in (reason, str(error)) if text)
-        return {"equal": None, "complete": complete, "rows": 0, "differences": [], "reason": why}
-    differences: list[str] = []
-    rows = 0
-    for name, client in directory.clients.items():
-        channels = _channels(plan, client)
-        schemas = {c: plan.query.schema_of(c.stream) for c in channels}
-        recorded = recorded_stable(storage, client_folder(name), schemas)
-        names = {str(c.stream): schemas[c].names for c in channels}
-        mismatches = compare(recorded, {c: reference[c] for c in channels}, complete=complete, names=names)
-        differences += [f"client {name}: {d}" for d in mismatches]
-        rows += sum(len(ids) for ids, _ in recorded.values())
+        return not_compared(complete, "; ".join(text for text in (reason, str(error)) if text))
+    rows, differences = _compared(plan, directory, storage, reference, complete)
     verdict = judge_recorded(plan, directory, folder, reference, complete=complete)
     if not differences:  # the rows do not show what was taken back, or held twice
         differences = [str(f) for f in verdict.findings if f.property in ("P2", "P3", "P4")]
@@ -71,6 +59,27 @@ def judge(plan: Plan, directory: Directory, folder: Path, *, complete: bool, rea
         **{"late": [str(f) for f in verdict.findings if f.property == "P1"]},
         **{"checked": dict(sorted(verdict.counters.amounts.items()))},
     }
+
+
+def not_compared(complete: bool, reason: str) -> dict[str, Any]:
+    """Returns the verdict on a run that was not compared with the reference."""
+    return {"equal": None, "complete": complete, "rows": 0, "differences": [], "reason": reason}
+
+
+def _compared(
+    plan: Plan, directory: Directory, storage: DiskStorage, reference: Reference, complete: bool
+) -> tuple[int, list[str]]:
+    """Compares all recordings with the reference; returns the number of compared tuples, and the differences."""
+    rows, differences = 0, []
+    for name, client in directory.clients.items():
+        channels = _channels(plan, client)
+        schemas = {c: plan.query.schema_of(c.stream) for c in channels}
+        recorded = recorded_stable(storage, client_folder(name), schemas)
+        names = {str(c.stream): schemas[c].names for c in channels}
+        mismatches = compare(recorded, {c: reference[c] for c in channels}, complete=complete, names=names)
+        differences += [f"client {name}: {d}" for d in mismatches]
+        rows += sum(len(ids) for ids, _ in recorded.values())
+    return rows, differences
 
 
 def sinks(plan: Plan, directory: Directory, folder: Path, *, complete: bool) -> list[dict[str, Any]]:

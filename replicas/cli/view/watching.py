@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
 import trio
 
-from replicas.cli.view.view import STALE_US, Sight
 from replicas.local.polling import Poller, last_of
 from replicas.local.run_dir import SUPERVISOR, Target, load_target, require_addresses
 from replicas.local.run_over import refuse_over, why_over
+from spe.figures.sight import STALE_US, Sight
 from spe.status import SupervisorStatus
 
+#: Signals that end a command which watches.
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LOOK_S: Final = 0.5
 _ASKED_S: Final = 0.05
 
@@ -29,8 +34,7 @@ class Watch:
         self.target: Target = load_target(path)
         require_addresses(path, self.target)
         refuse_over(self.target)
-        self._env = self.target.env()
-        self.poller = Poller(self._env, self.target.plan, self.target.addresses, self.target.token)
+        self.poller = Poller.of(self.target)
 
     @property
     def over(self) -> bool:
@@ -51,16 +55,26 @@ class Watch:
             if all(name in self.poller.seen or name in self.poller.errors for name in self.target.addresses):
                 return
 
-    async def run(self) -> None:
-        """Polls until cancelled."""
-        async with trio.open_nursery() as nursery:
-            self.poller.joined = lambda name: nursery.start_soon(self.poller.follow, name)
-            for name in self.target.addresses:
-                nursery.start_soon(self.poller.follow, name)
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[trio.Nursery]:
+        """Polls while the block lasts; a signal cancels it."""
+        with trio.open_signal_receiver(*_SIGNALS) as signals:
+            async with trio.open_nursery() as nursery:
+
+                async def end_on_signal() -> None:
+                    async for _ in signals:
+                        nursery.cancel_scope.cancel()
+
+                nursery.start_soon(end_on_signal)
+                self.poller.joined = lambda name: nursery.start_soon(self.poller.follow, name)
+                for name in self.target.addresses:
+                    nursery.start_soon(self.poller.follow, name)
+                yield nursery
+                nursery.cancel_scope.cancel()
 
     def sight(self) -> Sight:
         """Returns the current sight; phases of processes count only while the supervisor answers."""
-        now = self._env.clock.wall_us()
+        now = self.poller.now_us()
         answers = self.poller.seen
         above = last_of(answers, SUPERVISOR, SupervisorStatus)
         if above is not None and now - answers[SUPERVISOR].at_us > STALE_US:

@@ -115,6 +115,17 @@ def test_recovering_replica_says_what_it_lacks() -> None:
     assert (found.condition, kinds(found)) == (Condition.SILENT, [CauseKind.RECOVERING])
 
 
+def test_recovery_behind_a_missing_input_ends_in_serving() -> None:
+    found = explained(
+        {"frontier": AT_US, "last_arrival_us": 0},
+        state=NodeState.RECOVERING,
+        frontier=AT_US,
+        reads={"main": None, "other_logs": {"source:shop": "another log"}},
+    )
+    assert kinds(found) == [CauseKind.OTHER_LOG]
+    assert found.next[0] == "main/0@n1 serves when it has caught up"
+
+
 def test_before_x_is_over_it_says_how_long_results_wait() -> None:
     found = explained({"frontier": AT_US, "last_arrival_us": 0}, frontier=AT_US, input=AT_US, waiting_us=800_000)
     assert kinds(found) == [CauseKind.LINK]

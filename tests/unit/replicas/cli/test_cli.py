@@ -19,11 +19,13 @@ from rich.console import Console
 
 from replicas.cli.app import INTERRUPTED, execute, run_command
 from replicas.cli.control import fault_data
+from replicas.cli.run.narrator import how_it_died
 from replicas.cli.run.processes import metrics_address
-from replicas.cli.run.run import how_it_died, without_whom
+from replicas.cli.run.run_end import without_whom
 from replicas.cli.run.summary import failures, figures, summary_text
 from replicas.cli.sweep import lengths_of_x
-from replicas.cli.view.view import Sight, moment, render, seconds
+from replicas.cli.view.formats import moment, seconds
+from replicas.cli.view.view import render
 from replicas.client.process import SwitchWatch, _after
 from replicas.faults.model import Fault
 from replicas.faults.runner import Happening
@@ -31,7 +33,6 @@ from replicas.faults.state import Conditions
 from replicas.local.continuation import earlier_run
 from replicas.local.history import EventList
 from replicas.local.job import common_origins, local_addresses, metrics_addresses
-from replicas.local.polling import Seen
 from replicas.local.ports import PORTS
 from replicas.local.process import Phase
 from replicas.local.progress import ProgressWatch, UnreadWatch
@@ -41,7 +42,8 @@ from replicas.local.story import Story
 from replicas.local.supervisor import fault_status
 from spe.config import load_plan_text, load_text, read_document
 from spe.errors import SpeError
-from spe.metrics.histogram import Histogram
+from spe.figures.histogram import Histogram
+from spe.figures.sight import Seen, Sight
 from spe.plan.delays import ReplayEpoch, delay_bound_us, epochs, longest_path, source_epoch
 from spe.plan.deploy import Deployed, with_default_client, without_external
 from spe.plan.describe import show_bound

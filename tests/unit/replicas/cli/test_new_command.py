@@ -14,6 +14,7 @@ import pytest
 import trio
 
 from replicas.cli import app as command_line
+from replicas.cli.app import operation
 from replicas.link.rights import check_right
 from replicas.local.ports import free_addresses
 from replicas.placement.coordinator import Coordinator, run_coordinator
@@ -74,7 +75,7 @@ def test_the_new_command_asks_a_running_coordinator(
     module, handler, command = blocks
     config = tmp_path / "c.yaml"
     config.write_text(CONFIG.format(free_addresses(1)[0]))
-    exec(command, {**vars(command_line), **vars(module), "__name__": "replicas.cli.app"})
+    exec(command, {**vars(operation), **vars(module), "__name__": operation.__name__})
     running, began, epochs = threading.Event(), [], []
 
     async def serve() -> None:

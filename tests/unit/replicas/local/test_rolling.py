@@ -9,11 +9,12 @@ import pytest
 import trio.testing
 
 from replicas.cli.restart import Rolling
-from replicas.local.polling import Poller, Seen
+from replicas.local.polling import Poller
 from replicas.local.rolling import hindrances, moved_away, nodes_to_restart, not_back, without_partner
 from replicas.local.run_dir import Target
 from replicas.simulation.world.cluster import SimCluster
 from spe.config import load_text
+from spe.figures.sight import Seen
 from spe.plan.directory import COORDINATOR
 from spe.status import NodeStatus
 from spe.stream.ids import PartitionId

@@ -17,9 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from spe.metrics.exposition import Exposition, Metric
+from spe.figures.figure import Figure
+from spe.figures.histogram import Histogram
+from spe.metrics.exposition import Exposition
 from spe.metrics.health import not_ready
-from spe.metrics.histogram import Histogram
 from spe.metrics.pages import pages
 from spe.metrics.status_metrics import METRICS, exposition
 from spe.runtime.process_figures import process_figures
@@ -174,7 +175,7 @@ class TestExposition:
 
     @given(st.text(), st.floats(allow_nan=False, width=64) | st.integers(-(2**60), 2**60))
     def test_any_label_and_value_come_through(self, text: str, number: float) -> None:
-        out = Exposition([Metric("a_ratio", "gauge", "One \\ of\nthem.")], {"process": text})
+        out = Exposition([Figure("a_ratio", lambda s: None, "One \\ of\nthem.")], {"process": text})
         out.add("a_ratio", number)
         if not re.search(r"[\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]", text):  # this parser cuts lines there
             assert parsed(out.text()) == {("a_ratio", frozenset({("process", text)})): float(number)}

@@ -11,9 +11,9 @@ from consistency.explaining.model import Condition
 from replicas.cli.dashboard.frame import CHANNEL, REPLICA, SOURCE, Memory, frame
 from replicas.cli.dashboard.hub import said_of
 from replicas.cli.dashboard.layout import ClusterLayout, LayoutMaker
-from replicas.cli.view.view import Sight, process_word
 from replicas.local.process import Phase
-from spe.metrics.histogram import Histogram
+from spe.figures.histogram import Histogram
+from spe.figures.sight import Sight
 from spe.status import (
     ActivationStatus,
     ClientStatus,
@@ -75,7 +75,7 @@ def test_a_replica_is_shown_with_its_figures() -> None:
 def test_supervisor_phase_hides_last_status_of_process(phase: Phase) -> None:
     sight = a_sight(phases={"n1": phase, "source:b": phase, "client:client": phase})
     found = shown(sight)
-    assert found["replicas"]["main/0@n1"]["state"] == process_word(sight, "n1") == phase
+    assert found["replicas"]["main/0@n1"]["state"] == sight.word("n1") == phase
     assert found["sources"]["b"]["state"] == phase
     assert found["channels"][0]["state"] == f"client {phase}"
     assert found["processes"] == dict.fromkeys(("n1", "source:b", "client:client"), phase)

@@ -377,7 +377,7 @@ async def test_a_page_that_breaks_does_not_end_the_run(monkeypatch: pytest.Monke
         plan=plan, directory=directory, dashboard="127.0.0.1:0", links=SimpleNamespace(mode="inside"), specs=()
     )
     supervisor = Supervisor(job)
-    monkeypatch.setattr(supervisor, "_say", told.append)
+    monkeypatch.setattr(supervisor._narrator, "say", told.append)
     monkeypatch.setattr(supervisor, "_sight", lambda: 1 // 0)
     trace = SimpleNamespace(event=lambda name, **facts: told.append(name))
     supervisor._env = cast(Any, SimpleNamespace(trace=trace))

@@ -10,8 +10,9 @@ import pytest
 from rich.console import Console
 
 from replicas.cli.move import move_text
-from replicas.cli.view.view import Sight, render
+from replicas.cli.view.view import render
 from spe.config import load_text
+from spe.figures.sight import Sight
 from spe.status import HolderStatus, NewestStatus, ProcessStatus, RecordingStatus, ResultStatus
 from spe.stream.times import SECOND
 from tests.support.sights import CONFIG, NOW, a_sight

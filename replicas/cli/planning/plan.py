@@ -12,7 +12,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from replicas.cli.view.view import columns
+from replicas.cli.planning.plan_options import PlanOptions
+from replicas.cli.view.formats import columns
 from replicas.planning.cluster_topology import (
     UNKNOWN_RATE,
     costs_of,
@@ -47,27 +48,20 @@ class _Input:
     standbys: Mapping[int, str] = field(default_factory=dict)
 
 
-def plan(
-    target: Path,
-    budget: float,
-    algorithm: str,
-    domains: Path | None,
-    rates: Path | None,
-    seconds: float,
-    plot: Path | None,
-    data: Path | None,
-) -> int:
+def plan(target: Path, options: PlanOptions) -> int:
     """Prints the plan; returns 0."""
+    algorithm = options.algorithm or Algorithm.STRUCTURE_AWARE
     if algorithm not in list(Algorithm):
         raise ConfigError([f"--algorithm {algorithm} is for --lost; expected {one_of(list(Algorithm))}"])
-    planned = _read(target, domains, rates, data)
+    assert options.budget is not None
+    planned = _read(target, options)
     layout = planned.layout
     if layout is not None:
         layout.check(planned.costs)
     # A layout in which only "everything fails" is likely is the worst case, which all planners assume anyway.
     failures = layout.failures() if layout is not None and set(layout.likely) != {"all"} else ()
-    problem = PlanningProblem(planned.topology, budget, planned.costs, failures)
-    chosen = make_plan(problem, Algorithm(algorithm), now=time.monotonic, seconds=seconds)
+    problem = PlanningProblem(planned.topology, options.budget, planned.costs, failures)
+    chosen = make_plan(problem, Algorithm(algorithm), now=time.monotonic, seconds=options.seconds)
     placed: Mapping[int, str] = {}
     if planned.standbys:
         placed = {task: planned.standbys[task] for task in chosen.tasks}
@@ -76,21 +70,20 @@ def plan(
     console = Console(highlight=False, width=None if Console().is_terminal else 110)
     _head(console, problem, chosen, planned.notes)
     if layout is not None and failures:
-        console.print(
-            f"with these places for replicas, which fail with their domains: OF {share(layout.value(problem, placed))}"
-        )
+        fidelity = share(layout.value(problem, placed))
+        console.print(f"with these places for replicas, which fail with their domains: OF {fidelity}")
     console.print(_why(problem, chosen, layout, placed))
-    console.print(_comparison(problem, chosen, seconds))
-    curve = _curve(problem, Algorithm(algorithm), seconds)
+    console.print(_comparison(problem, chosen, options.seconds))
+    curve = _curve(problem, Algorithm(algorithm), options.seconds)
     console.print(_curve_table(curve))
-    if plot is not None:
-        plot.write_text(svg(_panels(curve)), encoding="utf-8")
-        console.print(f"plot: {plot}")
+    if options.plot is not None:
+        options.plot.write_text(svg(_panels(curve)), encoding="utf-8")
+        console.print(f"plot: {options.plot}")
     return 0
 
 
-def _read(target: Path, domains: Path | None, rates: Path | None, data: Path | None) -> _Input:
-    text = text_of(target)
+def _read(target: Path, options: PlanOptions) -> _Input:
+    text, domains, rates = text_of(target), options.domains, options.rates
     if is_topology(text):
         if rates is not None:
             raise ConfigError([f"--rates goes with a configuration; the topology {target} has rates of its own"])
@@ -100,7 +93,7 @@ def _read(target: Path, domains: Path | None, rates: Path | None, data: Path | N
             homes = layout.homes if layout is not None else None
             layout = read_layout(text_of(domains), str(domains), read.topology, homes)
         return _Input(read.topology, read.costs, layout)
-    plan, directory = load(target, data)
+    plan, directory = load(target, options.data)
     measured = {} if rates is None else read_rates(text_of(rates), str(rates))
     topology = topology_of(plan, directory, measured)
     notes = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -12,8 +12,10 @@ from typing import Final
 import numpy as np
 from rich.console import Console
 
-from replicas.cli.plan import share, text_of
-from replicas.cli.view.view import columns
+from replicas.cli.options import duration_us
+from replicas.cli.planning.plan import share, text_of
+from replicas.cli.planning.plan_options import PlanOptions
+from replicas.cli.view.formats import columns
 from replicas.planning.cluster_topology import topology_of, without_rates
 from replicas.planning.files import is_topology, read_layout, read_rates, read_topology
 from replicas.planning.planners import Algorithm, make_plan
@@ -34,36 +36,12 @@ _BEHIND: Final = 10.0
 _LISTED: Final = 60
 
 
-@dataclass(frozen=True)
-class RecoveryOptions:
-    """Options of the command line.
-
-    Attributes:
-      lost: names of nodes, separated by commas.
-      arrive: ``NODE@TIME`` each; a text may have several, separated by commas or spaces.
-      value: overrides the configuration.
-      until_us: end of the area, microseconds; None: some seconds after the last change.
-      seconds: time limit of a proof.
-    """
-
-    lost: str
-    arrive: Sequence[str] = ()
-    algorithm: str | None = None
-    domains: Path | None = None
-    rates: Path | None = None
-    loads: Path | None = None
-    value: str | None = None
-    until_us: int | None = None
-    seconds: float = 10.0
-    plot: Path | None = None
-    data: Path | None = None
-
-
-def plan_recovery(target: Path, options: RecoveryOptions) -> int:
+def plan_recovery(target: Path, options: PlanOptions) -> int:
     """Prints the order, the value over time, and the distance from the best possible; returns 0."""
+    until_us = None if options.until is None else duration_us("--until", options.until)
     cluster, value = _read(target, options)
-    lost = _lost(cluster, options.lost)
-    arrivals = _arrivals(cluster, lost, options.arrive)
+    lost = _lost(cluster, options.lost or "")
+    arrivals = _arrivals(cluster, lost, options.arrive or ())
     goal = _goal(cluster, value, options)
     away = {*lost, *(a.node for a in arrivals)}
     schedule = cluster.schedule(goal, away)
@@ -71,7 +49,7 @@ def plan_recovery(target: Path, options: RecoveryOptions) -> int:
     console = Console(highlight=False, width=None if Console().is_terminal else 110)
     _head(console, cluster, schedule, lost, value)
     played = forecast(schedule, arrivals)
-    until = options.until_us / SECOND if options.until_us is not None else _end(played, arrivals)
+    until = until_us / SECOND if until_us is not None else _end(played, arrivals)
     _print_installs(console, cluster, played, schedule.waits)
     _print_curve(console, played, value, until)
     area = played.area(until)
@@ -90,7 +68,7 @@ def plan_recovery(target: Path, options: RecoveryOptions) -> int:
     return 0
 
 
-def _read(target: Path, options: RecoveryOptions) -> tuple[RecoverableCluster, str]:
+def _read(target: Path, options: PlanOptions) -> tuple[RecoverableCluster, str]:
     """Returns the cluster, and the kind of value."""
     text = text_of(target)
     measured = {} if options.loads is None else read_measured(text_of(options.loads), str(options.loads))
@@ -159,7 +137,7 @@ def _known(cluster: RecoverableCluster, option: str, name: str) -> None:
         raise ConfigError([f"{option}: no node {name!r}{hint}; expected {one_of(list(cluster.capacity))}"])
 
 
-def _goal(cluster: RecoverableCluster, value: str, options: RecoveryOptions) -> RecoveryGoal:
+def _goal(cluster: RecoverableCluster, value: str, options: PlanOptions) -> RecoveryGoal:
     algorithm = options.algorithm
     known = list(QueryChoice if value == "complete" else Algorithm)
     if algorithm is not None and algorithm not in known:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spe.metrics.histogram import Histogram, at_most, merged
+from spe.figures.histogram import Histogram, at_most, merged
 
 
 def of(*values: float) -> Histogram:

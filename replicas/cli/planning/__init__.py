@@ -1,0 +1,1 @@
+"""``spe plan``: which partitions to replicate, and in which order lost ones recover."""
