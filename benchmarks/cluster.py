@@ -39,7 +39,7 @@ from spe.stream.change import Change
 from spe.stream.names import Kind, NodeId, NodeState, StreamId
 from spe.stream.times import BEFORE_TIME, SECOND
 from spe.wire.codec import ElementEncoder
-from spe.wire.messages import Heartbeat, HeartbeatAnswer, NotReady, OutputStatus, Subscribe, Subscribed
+from spe.wire.messages.feeds import Heartbeat, HeartbeatAnswer, NotReady, OutputStatus, Subscribe, Subscribed
 
 #: What a feeder sends in one go, as a source that catches up does.
 SEND_BYTES = 256 << 10

@@ -20,7 +20,7 @@ from benchmarks.experiments.record import Plot, Row, experiment, sweep
 from benchmarks.experiments.setup import CLIENT, FAILED, FAILS_US, Setup, scenario
 from benchmarks.operators import pairs
 from operators.sunion.sunion import SUnion
-from replicas.faults.model import ALL, READS, Fault, FaultKind
+from replicas.faults.model import ALL, READS, Fault
 from replicas.simulation.simulate import simulate
 from spe.plan.plan import Timing
 from spe.stream.batch import Batch, Int64Array
@@ -181,7 +181,7 @@ def bound(quick: bool, bucket_ms: int, failure_s: int, policy: str) -> Row:
     width: dict[str, Any] = dict.fromkeys(("bucket_us", "boundary_us", "burst_us"), bucket_ms * MILLISECOND)
     rate = 300 if quick else 3000
     setup = Setup(rate=rate, failure=policy, stabilization=policy, failure_us=failure_s * SECOND, **width)
-    silent = Fault(FaultKind.STALL, (f"source:{FAILED}",), for_us=setup.failure_us, at_us=FAILS_US)
+    silent = Fault("stall", (f"source:{FAILED}",), for_us=setup.failure_us, at_us=FAILS_US)
     return {"curve": f"{policy}, buckets of {bucket_ms} ms", **beside(play(setup, (silent,)), expected(setup))}
 
 
@@ -252,7 +252,7 @@ def held_tuples(bucket_us: int, boundary_us: int) -> Int64Array:
 # --- switching: a node in two replicas, of which the one that the client reads is lost; a result every 20 ms ---
 
 #: The connections of a killed replica break; a cut or frozen one falls silent.
-KINDS: Final = (FaultKind.KILL, FaultKind.CUT, FaultKind.FREEZE)
+KINDS: Final = ("kill", "cut", "freeze")
 #: Moments of failing, over one period of heartbeats.
 MOMENTS: Final = 4
 
@@ -261,18 +261,20 @@ MOMENTS: Final = 4
     "switching",
     "DPC, section 4",
     lambda quick: sweep(
-        lost_by=[str(kind) for kind in KINDS[: 2 if quick else 3]],
+        lost_by=KINDS[: 2 if quick else 3],
         moment_ms=[n * Timing().heartbeat_us / MOMENTS / MILLISECOND for n in range(1 if quick else MOMENTS)],
     ),
     Plot("moment_ms", "lost_by", "gap_ms"),
 )
 def switching(quick: bool, lost_by: str, moment_ms: float) -> Row:
     """Switching between replicas: how long the client has no results."""
-    width_us, kind = 20 * MILLISECOND, FaultKind(lost_by)
+    width_us = 20 * MILLISECOND
     setup = Setup(rate=150, replicas=2, bucket_us=width_us, boundary_us=width_us, failure_us=SECOND, x_us=2 * SECOND)
     at_us = FAILS_US + round(moment_ms * MILLISECOND)
-    second = (ALL,) if kind is FaultKind.CUT else ()
-    outcome = simulate(scenario(setup, (Fault(kind, (f"{READS}{CLIENT}",), second, for_us=2 * SECOND, at_us=at_us),)))
+    second = (ALL,) if lost_by == "cut" else ()
+    outcome = simulate(
+        scenario(setup, (Fault(lost_by, (f"{READS}{CLIENT}",), second, for_us=2 * SECOND, at_us=at_us),))
+    )
     batches = [
         (e.at_us, e.element) for e in deliveries(outcome.history) if isinstance(e.element, Batch) and len(e.element)
     ]

@@ -28,7 +28,7 @@ from benchmarks.experiments.measures import CPU_S
 from benchmarks.experiments.played_run import PlayedRun
 from benchmarks.experiments.record import Row, experiment, sweep
 from replicas.cli.run.recorded_history import recorded_history
-from replicas.faults.model import Fault, FaultKind
+from replicas.faults.model import Fault
 from replicas.planning.cluster_topology import partitions_of, topology_of
 from replicas.planning.recovery.goals import OutputFidelity
 from replicas.simulation.scenarios.scenario import Scenario
@@ -151,9 +151,7 @@ def _real(case: Case) -> Row:
 
 def simulated(case: Case) -> Row:
     """The same in virtual time."""
-    faults = tuple(
-        Fault(FaultKind.KILL, (f["target"],), for_us=_us(f["for"]), at_us=_us(f["at"])) for f in case.faults()
-    )
+    faults = tuple(Fault("kill", (f["target"],), for_us=_us(f["for"]), at_us=_us(f["at"])) for f in case.faults())
     rows = RATES[1] * SLICE_US // SECOND
     options = {"turn_us": case.turn_us, "limits": {"slice_rows": rows}} if case.turn_us else {}
     scenario = Scenario(1, configuration(case, RATES[1]), options, faults, round(case.ends * SECOND))

@@ -31,7 +31,7 @@ from replicas.simulation.world.link import LinkState
 from spe.plan.directory import COORDINATOR, Role
 from spe.stream.ids import PartitionId
 from spe.stream.names import NodeId, UnitId
-from spe.wire.messages import MoveOrder
+from spe.wire.messages.commands import MoveOrder
 
 CLUSTERS: Final = 20
 MOVES: Final = 12

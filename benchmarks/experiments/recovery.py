@@ -27,7 +27,7 @@ from benchmarks.experiments.played_run import PlayedRun
 from benchmarks.experiments.record import Plot, Row, experiment
 from consistency.checking.finding import Finding
 from replicas.cli.run.recorded_history import recorded_history
-from replicas.faults.model import Fault, FaultKind
+from replicas.faults.model import Fault
 from replicas.planning.cluster_topology import partitions_of, topology_of
 from replicas.planning.search import PlanningProblem
 from replicas.planning.structure import structure_aware
@@ -190,7 +190,7 @@ def _scenario(case: Case) -> Scenario:
         "turn_us": in_bucket * SECOND // (SPEED // SCALE),
     }
     victims = ["n8_0"] if case.single else [f"n{level}_{p}" for level in LEVELS for p in range(level)]
-    faults = tuple(Fault(FaultKind.KILL, (node,), for_us=case.dead_us, at_us=case.fails_us) for node in victims)
+    faults = tuple(Fault("kill", (node,), for_us=case.dead_us, at_us=case.fails_us) for node in victims)
     return Scenario(1, _configuration(case, lasts_us), options, faults, lasts_us, GRACE_US)
 
 

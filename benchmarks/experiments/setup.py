@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any, Final
 
-from replicas.faults.model import Fault, FaultKind
+from replicas.faults.model import Fault
 from replicas.simulation.scenarios.scenario import Scenario
 from spe.plan.describe import show_duration
 from spe.stream.times import MILLISECOND, SECOND
@@ -93,7 +93,7 @@ def cut(setup: Setup) -> tuple[Fault, ...]:
     """The failure of the paper: one stream is disconnected, its source goes on."""
     if not setup.failure_us:
         return ()
-    return (Fault(FaultKind.CUT, (f"source:{FAILED}",), ("all",), for_us=setup.failure_us, at_us=FAILS_US),)
+    return (Fault("cut", (f"source:{FAILED}",), ("all",), for_us=setup.failure_us, at_us=FAILS_US),)
 
 
 def lasting_us(setup: Setup) -> int:

@@ -142,14 +142,17 @@ class _Cover:
             case Note(_, host, "partner_asks"):
                 self._at(host, "partner asks")
             case FaultBegan(_, _, kind, hosts, links):
-                self._counters.add("faults")
-                self._counters.add(f"fault {kind}")
-                befallen = {*hosts, *(end for link in links for end in link)}
-                for host in sorted(befallen):
-                    for replica in self._on.get(host, ()):
-                        self._counters.faults[kind, self._states[replica].name] += 1
-                for situation in self._situations(befallen):
-                    self._counters.faults[kind, situation] += 1
+                self._fault(kind, {*hosts, *(end for link in links for end in link)})
+
+    def _fault(self, kind: str, befallen: Set[str]) -> None:
+        """Counts a fault by the states of the replicas, and by the situations, that it meets."""
+        self._counters.add("faults")
+        self._counters.add(f"fault {kind}")
+        for host in sorted(befallen):
+            for replica in self._on.get(host, ()):
+                self._counters.faults[kind, self._states[replica].name] += 1
+        for situation in self._situations(befallen):
+            self._counters.faults[kind, situation] += 1
 
     def _situations(self, hosts: Set[str]) -> Iterator[str]:
         """Yields phases of moves and states of standbys that involve these processes."""

@@ -19,7 +19,7 @@ from spe.stream.history import DirectoryApplied, History
 from spe.stream.ids import PartitionId
 from spe.stream.names import NodeId, UnitId
 from spe.stream.times import BEFORE_TIME
-from spe.wire.messages import Announcement
+from spe.wire.messages.feeds import Announcement
 
 #: (time, the node with its share of X for a partition from then on); None: it has no role for it.
 NodeStep: TypeAlias = tuple[int, Node | None]

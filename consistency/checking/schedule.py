@@ -16,6 +16,8 @@ from typing import Final
 
 from consistency.checking.node_settings import InForce
 from consistency.checking.source_skew import apart
+from consistency.faults.kind import Effect
+from consistency.faults.kinds import kind_of
 from spe.plan.directory import Directory
 from spe.plan.nodes import Policy
 from spe.plan.plan import Plan
@@ -31,47 +33,6 @@ from spe.stream.history import (
 )
 from spe.stream.ids import Channel, PartitionId
 from spe.stream.names import NodeId, NodeState
-
-
-class Effect(enum.Enum):
-    """The effect of a fault on processes and links, as far as paths go."""
-
-    NONE = "other events tell, or nothing"
-    DOWN = "its processes do nothing, or make nothing new"
-    CUT = "its links carry nothing, or cannot be relied on to: a connection that breaks is not opened again"
-    LATE = "what passes comes later by a known time"
-    BUSY = "its processes are slower by a known factor"
-    DISTURBED = "nobody can say how late what passes will be"
-
-
-#: By kind; a kind that is not here is DISTURBED: no claim is made of the processes and links that it touches.
-EFFECTS: Final = {
-    "kill": Effect.NONE,
-    "power": Effect.NONE,
-    "restart": Effect.NONE,
-    "heal": Effect.NONE,
-    "reset": Effect.NONE,
-    "half-open": Effect.NONE,
-    "lie": Effect.NONE,
-    "wipe": Effect.NONE,
-    "replan query": Effect.DOWN,
-    "replan bucket": Effect.DOWN,
-    "replan limits": Effect.NONE,
-    "replan timing": Effect.NONE,
-    "replan checkpoints": Effect.NONE,
-    "flip": Effect.NONE,
-    "freeze": Effect.DOWN,
-    "stall": Effect.DOWN,
-    "silence": Effect.DOWN,
-    "cut": Effect.CUT,
-    "refuse": Effect.CUT,
-    "delay": Effect.LATE,
-    "skew": Effect.LATE,
-    "slow-disk": Effect.LATE,
-    "busy": Effect.BUSY,
-}
-#: Faults of disks by which a checkpoint may be damaged, or lost.
-LOSING: Final = ("flip", "lie", "wipe")
 
 Link = tuple[str, str]
 
@@ -254,13 +215,10 @@ class _Sweep:
 
 def effect_of(fault: FaultBegan) -> Effect:
     """Returns the effect of a fault on paths."""
-    sources = all(host.startswith("source:") for host in fault.hosts)
-    match fault.kind:
-        case "skew" | "slow-disk" if not sources:
-            return Effect.NONE  # only sources use the time of day, and wait for their disks
-        case "full" if sources:
-            return Effect.DOWN  # a source sends nothing that it could not log
-    return EFFECTS.get(fault.kind, Effect.DISTURBED)
+    kind = kind_of(fault.kind)
+    if kind.of_sources is not None and all(host.startswith("source:") for host in fault.hosts):
+        return kind.of_sources
+    return kind.by_change.get(fault.kind.partition(" ")[2], kind.effect)
 
 
 class Reach(enum.Enum):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from consistency.checking.bounds import Bounds
@@ -99,51 +99,59 @@ def judge(
     in_force = in_force if in_force is not None else InForce(plan, directory, {})
     directory = in_force.directory
     bounds = bounds if bounds is not None else Bounds.of(plan, directory)
-    verdict = RunVerdict()
-    counters = verdict.counters
+    counters = Counters()
     counters.add("runs")
     if in_force.longest.changes:
         counters.add("runs in which X or its shares changed")
     counters.add("virtual time_us", history.end_us)
     if premise.lost:
-        lost = [
+        findings = [
             *check_permanence(history, plan, counters, premise.lost),
             *check_lost_logs(history, plan, reference, premise.lost, counters),
         ]
-        cover(history, plan, directory, counters)
-        verdict.findings = with_surroundings(_first_of_each(lost, counters), history)
-        return verdict
-    static = intervals(history, plan, directory, in_force)
-    run = CheckedRun(history, static, plan, directory, in_force, bounds, counters)
-    findings = [
-        *check_permanence(history, plan, counters),
-        *check_feeds(history, plan, counters),
-        *check_switching(history, plan, reference, counters),
-        *check_availability(run),
-        *check_accuracy(run, reference, recompute),
-        *check_preferred(run),
-        *check_masked(run),
-        *check_recovering(run),
-        *check_restored(run),
-        *check_recovery_order(run),
-        *check_orders(run),
-        *check_steady(run),
-        *check_turns(history, directory, counters),
-        *check_directories(history, counters),
-        *check_corrections(run),
-        *check_remade(history, counters),
-        *check_alarms(history, bounds.rounds_per_second, counters),
-    ]
-    if premise.healed and premise.survivors:
-        findings += check_moves(run, premise.dead)
-        findings += check_completeness(history, plan, directory, reference, counters, premise.dead)
-        if premise.quiet:
-            findings += check_states(history, directory, premise.dead)
-    if premise.healed and premise.quiet:
-        findings += check_quiet(history, plan, directory, counters, premise.dead)
+    else:
+        static = intervals(history, plan, directory, in_force)
+        run = CheckedRun(history, static, plan, directory, in_force, bounds, counters)
+        findings = [*_at_any_time(run, reference, recompute), *_in_the_end(run, reference, premise)]
     cover(history, plan, directory, counters)
-    verdict.findings = with_surroundings(_first_of_each(findings, counters), history)
-    return verdict
+    return RunVerdict(with_surroundings(_first_of_each(findings, counters), history), counters)
+
+
+def _at_any_time(run: CheckedRun, reference: Reference, recompute: Recompute | None) -> Iterator[Finding]:
+    """Yields findings of promises that hold throughout a run."""
+    history, plan, directory, counters = run.history, run.plan, run.directory, run.counters
+    for checked in (
+        check_permanence(history, plan, counters),
+        check_feeds(history, plan, counters),
+        check_switching(history, plan, reference, counters),
+        check_availability(run),
+        check_accuracy(run, reference, recompute),
+        check_preferred(run),
+        check_masked(run),
+        check_recovering(run),
+        check_restored(run),
+        check_recovery_order(run),
+        check_orders(run),
+        check_steady(run),
+        check_turns(history, directory, counters),
+        check_directories(history, counters),
+        check_corrections(run),
+        check_remade(history, counters),
+        check_alarms(history, run.bounds.rounds_per_second, counters),
+    ):
+        yield from checked
+
+
+def _in_the_end(run: CheckedRun, reference: Reference, premise: Premise) -> Iterator[Finding]:
+    """Yields findings of promises on the end of a run, as far as its premise has them."""
+    history, plan, directory, counters = run.history, run.plan, run.directory, run.counters
+    if premise.healed and premise.survivors:
+        yield from check_moves(run, premise.dead)
+        yield from check_completeness(history, plan, directory, reference, counters, premise.dead)
+        if premise.quiet:
+            yield from check_states(history, directory, premise.dead)
+    if premise.healed and premise.quiet:
+        yield from check_quiet(history, plan, directory, counters, premise.dead)
 
 
 def _first_of_each(findings: list[Finding], counters: Counters) -> list[Finding]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from consistency.proof.report.model import Flaw, Verdict
@@ -29,12 +29,15 @@ class Circumstances:
     cause: str = ""
 
 
-def decide(flaws: Mapping[Flaw, int], *, to_come: int, now: Circumstances) -> tuple[Verdict, list[str]]:
+def decide(
+    flaws: Mapping[Flaw, int], *, to_come: int, now: Circumstances, mistyped: Sequence[str] = ()
+) -> tuple[Verdict, list[str]]:
     """Returns the verdict on one output at one client, and its reasons, the weightiest first; none for CONSISTENT.
 
     Args:
       flaws: number of tuples with each flaw.
       to_come: number of true tuples beyond the client's final output, not received.
+      mistyped: a sentence for each attribute of another type than the truth has: then the output is INCONSISTENT.
 
     A tentative tuple that was never revoked is wrong at the end of a stream; earlier, it may still be revoked.
     Final output rests on what the sources have logged and synced (S3): where it goes beyond the logs, a part of them is
@@ -44,17 +47,16 @@ def decide(flaws: Mapping[Flaw, int], *, to_come: int, now: Circumstances) -> tu
     open_ = 0 if ended else flaws.get(Flaw.UNCORRECTED, 0)
     wrong = {flaw: n for flaw, n in flaws.items() if n and (ended or flaw is not Flaw.UNCORRECTED)}
     beyond = now.reached_us > now.known_us
-    if wrong or beyond:
-        why = [f"{plural(n, 'tuple')} {flaw}" for flaw, n in sorted(wrong.items(), key=_weight)]
+    if wrong or beyond or mistyped:
+        why = [*mistyped, *(f"{plural(n, 'tuple')} {flaw}" for flaw, n in sorted(wrong.items(), key=_weight))]
         if beyond:
             why.append(
                 f"final until {moment(now.reached_us)}, but the sources' logs imply no more than "
                 f"{moment(now.known_us)}: what was published had been synced before, so a log has lost its end"
             )
         return Verdict.INCONSISTENT, why
-    reasons = []
-    if open_:
-        reasons.append(f"still tentative: {plural(open_, 'tuple')}, of which nobody can say yet whether they stay")
+    still = f"still tentative: {plural(open_, 'tuple')}, of which nobody can say yet whether they stay"
+    reasons = [still] if open_ else []
     if now.known_us < END_OF_TIME:
         reasons.append(f"log incomplete: the sources' logs tell the truth until {moment(now.known_us)} only")
     elif not ended:

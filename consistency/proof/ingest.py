@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from consistency.proof.log_writer import write_log
@@ -18,9 +19,6 @@ from spe.errors import SpeError
 from spe.plan.plan import Source
 from spe.stream.batch import Column, Int64Array, Rows
 from spe.stream.times import EVENT_LIMIT_US
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 #: Bytes of a file that one task reads.
 _PART_BYTES: Final = 64 << 20

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
 
 from consistency.proof.comparing.comparison import tolerance_text
 from consistency.proof.comparing.measures import keys_from_logs
@@ -21,8 +23,11 @@ from consistency.proof.recorded.evidence import evidence, stamps, unchanged
 from consistency.proof.recorded.intake import InputFindings, against_input
 from consistency.proof.recorded.moved_partitions import move_reports
 from consistency.proof.recorded.promises import as_announced, policies, promises
+from consistency.proof.recorded.received_output import ReceivedRecording, ReceivedStream
+from consistency.proof.recorded.recording import changes, summary, tentative
 from consistency.proof.recorded.recoveries import recovery_report
 from consistency.proof.recorded.run import REPORT_FOLDER, Run
+from consistency.proof.recorded.stamps import Looked, look_through
 from consistency.proof.recorded.story import (
     begun_us,
     coordinator_trace,
@@ -32,37 +37,34 @@ from consistency.proof.recorded.story import (
     something_failed,
     tracks,
 )
+from consistency.proof.recorded.table_source import last_state
 from consistency.proof.report.model import (
     DirectoryChange,
     Evidence,
     LogReport,
     OutputReport,
+    RecoveryReport,
     Report,
     Settings,
     SinkFacts,
     SourceFacts,
+    Track,
     Verdict,
 )
 from consistency.proof.report.page import page
 from consistency.proof.scene import ReceivedTables, Scene
 from consistency.proof.session.parallel import BackgroundWork, background_threads
+from consistency.proof.storage.remote import folder_of, keeper
 from consistency.proof.storage.tables import Keep, freed_at_the_end
+from consistency.proof.truth import Truth, TruthNetwork, truth
 from consistency.sinks.judge import judge_sinks
 from spe.errors import SpeError
 from spe.log.source_log import SourceState
 from spe.plan.describe import show_duration
 from spe.plan.directory import Directory
-from spe.plan.plan import Plan
 from spe.plan.timing import origins
 from spe.stream.names import StreamId
 from spe.stream.times import END_OF_TIME
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from consistency.proof.recorded.received_output import ReceivedStream
-    from consistency.proof.recorded.stamps import Looked
-    from consistency.proof.truth import TruthNetwork
 
 _LITTLE_BYTES: Final = 64 << 20
 #: Settings of Spark for small data.
@@ -150,11 +152,6 @@ def _read(
     background: BackgroundWork,
 ) -> _Facts:
     """Reads the records of a run; slow reads go on in the background."""
-    from consistency.proof.recorded.stamps import look_through
-    from consistency.proof.recorded.table_source import last_state
-    from consistency.proof.storage.remote import keeper
-    from consistency.proof.truth import TruthNetwork
-
     clients, going_on = run.directory.clients.items(), run.going_on
     keepers = {(c, o): keeper(spark, f"{tables}/{c}/{o}") for c, client in clients for o in client.reads}
     steps.tell("digests of the run's files")
@@ -164,9 +161,8 @@ def _read(
     with steps.step("what the clients received"):
         # Before the logs of a run that goes on: logs read later contain the cause of everything received by now.
         received = {key: _received(spark, run, *key, keep, at_once=going_on) for key, keep in keepers.items()}
-    without_truth = {
-        key: background(partial(received_tables, stream, keepers[key], background)) for key, stream in received.items()
-    }
+    tables_of = {key: partial(received_tables, stream, keepers[key], background) for key, stream in received.items()}
+    without_truth = {key: background(work) for key, work in tables_of.items()}
     logs = logs or {s: background(work) for s, work in look.items()}
     network = TruthNetwork(spark, run, None if going_on else lambda source: logs[source]().segments)
     states = {s: last_state(run, s) for s in run.plan.sources}
@@ -236,13 +232,7 @@ def _report(
     plan, directory, begun = run.plan, run.directory, scene.begun_us
     announced = [entry for each in scene.announced.values() for entry in each]
     replicas = tracks(directory, run.events, node_traces(run.path, directory), begun, ended_us(run.events))
-    sent = {str(s): state.last_id for s, state in facts.states.items()}
-    rates = _rates(plan, run.summary, sent, scene.duration_us)
-    lost = [] if fidelity is None else losses(directory, replicas, outputs, partial(fidelity, rates))
-    recovery = None
-    if value is not None:
-        of_rates = partial(value, {str(s): rates[s] for s in plan.sources if s in rates})
-        recovery = recovery_report(directory, coordinator_trace(run.path), replicas, outputs, of_rates, begun)
+    rates = _rates(facts)
     return Report(
         name=run.path.resolve().name,
         folder=run.where,
@@ -256,20 +246,13 @@ def _report(
         outputs=outputs,
         faults=list(scene.faults),
         replicas=replicas,
-        losses=lost,
-        sources=[
-            _source_facts(run.summary, str(s), state, findings.flaws[s], findings.compared[s].compared)
-            for s, state in facts.states.items()
-        ],
+        losses=[] if fidelity is None else losses(directory, replicas, outputs, partial(fidelity, rates)),
+        sources=[_source_facts(run.summary, s, state, findings) for s, state in facts.states.items()],
         promises=promises(plan, directory, announced, begun, run.summary),
-        logs=[
-            LogReport(replica=entry["replica"], **entry["log"])
-            for entry in run.summary.get("replicas", ())
-            if entry.get("log")
-        ],
+        logs=[LogReport(replica=r["replica"], **r["log"]) for r in run.summary.get("replicas", ()) if r.get("log")],
         changes=[DirectoryChange(at_us=i.at_us - begun, number=i.version.number, why=i.why) for i in run.issued()],
         moves=move_reports(run.moves(), outputs, begun),
-        recovery=recovery,
+        recovery=None if value is None else _recovery(facts, replicas, outputs, rates, value),
         sinks=findings.sinks,
         settings=settings(as_announced(directory, announced)),
         configuration=(run.path / "config.yaml").read_text(encoding="utf-8"),
@@ -277,6 +260,18 @@ def _report(
         timings_s={what: round(took, 2) for what, took in timings_s.items()},
         evidence=findings.evidence,
     )
+
+
+def _recovery(
+    facts: _Facts,
+    replicas: Sequence[Track],
+    outputs: Sequence[OutputReport],
+    rates: Mapping[str, Sequence[float]],
+    value: Fidelity,
+) -> RecoveryReport | None:
+    of_sources = partial(value, {str(s): rates[s] for s in facts.run.plan.sources if s in rates})
+    trace, begun = coordinator_trace(facts.run.path), facts.scene.begun_us
+    return recovery_report(facts.run.directory, trace, replicas, outputs, of_sources, begun)
 
 
 class _Steps:
@@ -297,9 +292,6 @@ class _Steps:
 def _received(
     spark: SparkSession, run: Run, client: str, output: StreamId, keep: Keep, *, at_once: bool
 ) -> ReceivedStream:
-    from consistency.proof.recorded.received_output import ReceivedRecording
-    from consistency.proof.recorded.recording import changes, summary, tentative
-
     read, through = (partial(changes, spark, run, client, output, None), partial(tentative, spark, run, client, output))
     return ReceivedRecording(summary(spark, run, client, output), read, through, keep, at_once=at_once)
 
@@ -323,8 +315,6 @@ def _scene(run: Run, network: TruthNetwork, states: Mapping[StreamId, SourceStat
 
 def _outputs(facts: _Facts, steps: _Steps, background: BackgroundWork) -> list[OutputReport]:
     """Judges every output at every client; the truth of an output is computed once."""
-    from consistency.proof.truth import Truth, truth
-
     truths: dict[StreamId, Truth] = {}
     reports: list[OutputReport] = []
     for (client, output), keep in facts.keepers.items():
@@ -350,22 +340,20 @@ def write_report(spark: SparkSession, report: Report, run: Run) -> tuple[str, st
     except OSError as error:
         raise SpeError(f"{data.parent} cannot be written: {error.strerror}") from error
     if run.origin:
-        from consistency.proof.storage.remote import folder_of
-
         for file in (data, shown):
             folder_of(spark, run.origin).put(file, run.relative(file))
     return f"{run.where}/{REPORT_FOLDER}/{data.name}", f"{run.where}/{REPORT_FOLDER}/{shown.name}"
 
 
-def _rates(plan: Plan, summary: Mapping[str, Any], sent: Mapping[str, int], duration_us: int) -> dict[str, list[float]]:
+def _rates(facts: _Facts) -> dict[str, list[float]]:
     """Returns tuples per second of each source, and of the partitions of each unit if all of them have made some."""
-    seconds = max(duration_us / 1e6, 1e-9)
-    rates = {name: [count / seconds] for name, count in sent.items() if count}
+    seconds = max(facts.scene.duration_us / 1e6, 1e-9)
+    rates = {str(s): [state.last_id / seconds] for s, state in facts.states.items() if state.last_id}
     made: dict[str, int] = {}
-    for replica in summary.get("replicas", ()):
+    for replica in facts.run.summary.get("replicas", ()):
         partition = str(replica["replica"]).rpartition("@")[0]
         made[partition] = max(made.get(partition, 0), int(replica["stable"] or 0))
-    for unit in plan.units:
+    for unit in facts.run.plan.units:
         counts = [made.get(f"{unit.id}/{p}", 0) for p in range(unit.partitions)]
         if all(counts):
             rates[str(unit.id)] = [count / seconds for count in counts]
@@ -388,8 +376,6 @@ def _sinks(run: Run) -> list[SinkFacts]:
 
 def _remove_earlier(spark: SparkSession, run: Run) -> None:
     if run.origin:
-        from consistency.proof.storage.remote import folder_of
-
         folder_of(spark, run.origin).remove(PurePosixPath(REPORT_FOLDER))
     shutil.rmtree(run.path / REPORT_FOLDER, ignore_errors=True)
 
@@ -432,16 +418,14 @@ def _data_until_us(states: Iterable[SourceState]) -> int:
     return max(state.max_event_us for state in each)
 
 
-def _source_facts(
-    summary: Mapping[str, Any], source: str, state: SourceState, flaws: list[str], compared: str
-) -> SourceFacts:
+def _source_facts(summary: Mapping[str, Any], source: StreamId, state: SourceState, findings: _Findings) -> SourceFacts:
     return SourceFacts(
-        name=source,
+        name=str(source),
         tuples=state.last_id,
         late=next((int(s["late"]) for s in summary.get("sources", ()) if s["source"] == source), None),
         complete=state.bound_us >= END_OF_TIME,
-        flaws=flaws,
-        compared=compared,
+        flaws=findings.flaws[source],
+        compared=findings.compared[source].compared,
     )
 
 

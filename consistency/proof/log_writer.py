@@ -6,12 +6,13 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import trio
 from pyspark import StorageLevel
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from consistency.proof.storage.arrow import from_arrow
@@ -25,9 +26,6 @@ from spe.runtime.storage import DiskStorage
 from spe.stream.batch import Batch
 from spe.stream.names import Kind
 from spe.stream.times import END_OF_TIME, floor_to
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 #: Tuples per record.
 RECORD_ROWS: Final = 8_192

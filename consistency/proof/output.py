@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F
 
 from consistency.proof.comparing import comparison, experience
 from consistency.proof.comparing.delay import judge_delay
@@ -35,16 +38,12 @@ from consistency.proof.report.model import Bin, Delay, Flaw, FlawCount, Gaps, He
 from consistency.proof.scene import ReceivedTables, Scene, Tables
 from consistency.proof.session.parallel import BackgroundWork, at_once
 from consistency.proof.storage.tables import Keep
+from consistency.proof.truth import Truth
 from spe.plan.delays import epochs, longest_path
 from spe.plan.plan import Plan
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
 from spe.stream.times import BEFORE_TIME
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row
-
-    from consistency.proof.truth import Truth
 
 #: As in the evaluation of DPC: a starting cluster is late without having failed.
 SKIP_US: Final = 2_000_000
@@ -67,20 +66,16 @@ def judge_output(
     """Returns the verdict on one output at one client, and its figures.
 
     Args:
-      truth: TRUTH (consistency.proof.recorded.elements), which is read several times.
       keep: stores each table of findings.
       heard: the result of :func:`received_tables` for ``received``.
-      background: runs a function in parallel.
     """
     plan = scene.plan
     tables = tables_of(truth, received, plan.query.schema_of(output), heard)
     stable = background(partial(judge_stable, scene, output, tables, keep))
     over_time = background(partial(_over_time, scene, client, output, tables, truth.count))
-
-    def right() -> bool:
-        return not stable()[2] and not tables.mistyped
-
-    tentative, accuracy = judge_tentative(scene, output, tables, keep, right, background)
+    tentative, accuracy = judge_tentative(
+        scene, output, tables, keep, lambda: not (stable()[2] or tables.mistyped), background
+    )
     (verdict, reasons, findings), time = stable(), over_time()
     return OutputReport(
         client=client,
@@ -175,12 +170,7 @@ def judge_stable(
         failed=scene.failed or any(s["tentative"] for s in sums),
         cause=scene.cause,
     )
-    verdict, reasons = decide(counts, to_come=to_come, now=now)
-    if tables.mistyped:
-        verdict, reasons = (
-            Verdict.INCONSISTENT,
-            [*tables.mistyped, *(reasons if verdict is Verdict.INCONSISTENT else [])],
-        )
+    verdict, reasons = decide(counts, to_come=to_come, now=now, mistyped=tables.mistyped)
     offenders = {} if flaws is None else first_offenders(flaws, tables.parts, tables.schema, scene.begun_us)
     findings = [FlawCount(flaw=f, count=counts[f], offenders=offenders[f]) for f in Flaw if counts.get(f)]
     return verdict, reasons, findings
@@ -188,8 +178,6 @@ def judge_stable(
 
 def _flaws(tables: Tables, known_us: int, keep: Keep) -> tuple[DataFrame | None, int]:
     """Returns FLAWS (consistency.proof.comparing.comparison) of all kinds, or None; and the count to come."""
-    from pyspark.sql import DataFrame
-
     truth, received, schema = tables.truth, tables.received, tables.schema
     rest = comparison.unplaced(truth, received, schema, tables.files)
     flawed: list[DataFrame] = []
@@ -228,8 +216,6 @@ def _bins(tables: Tables, delays: DataFrame | None, begun_us: int, bin_us: int) 
 
 def _sums(parts: DataFrame) -> list[Row]:
     """Returns a row per partition."""
-    from pyspark.sql import functions as F
-
     kind, tuples = F.col("kind"), F.col("count")
     corrected = (kind == REC_DONE) & (F.col("episode") > 0)
     return (
@@ -253,8 +239,6 @@ def _sums(parts: DataFrame) -> list[Row]:
 
 def _corrections(stretches: DataFrame) -> Row:
     """Returns one row: tentative tuples, revoked ones, number of corrections, and stretches with a flaw."""
-    from pyspark.sql import functions as F
-
     tentative, taken_back = F.col("tentative"), F.col("undone_sequence").isNotNull()
     wrong = (
         (F.col("kept_id") < F.col("stable_id"))
@@ -276,8 +260,6 @@ def _judged(rest: DataFrame, parts: DataFrame, known_us: int) -> DataFrame:
 
     ``open``: the client may still receive it.  ``unfounded``: it was received beyond the end of the logs.
     """
-    from pyspark.sql import functions as F
-
     stable = parts.where(F.col("kind") == STABLE_BOUNDARY)
     final = stable.groupBy("partition").agg(F.max("last_us").alias("final_us"))
     come = F.col("received").isNull() & (F.col("time_us") >= F.coalesce("final_us", F.lit(BEFORE_TIME)))

@@ -17,6 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from consistency.faults.kind import Do
+from consistency.faults.kinds import HEAL, kind_of
 from consistency.proof.report.model import FaultSpan
 from spe.plan.directory import Directory
 from spe.plan.nodes import Node, Policy
@@ -84,11 +86,12 @@ def _failures(
     lengths = []
     for fault in faults:
         length = (ended_us if fault.until_us is None else fault.until_us) - fault.from_us
-        if fault.kind in ("cut", "stall", "freeze") and set(fault.targets) & sources:
+        kind = kind_of(fault.kind)
+        if kind.silences and set(fault.targets) & sources:
             lengths.append(length)
-        elif fault.kind in ("kill", "freeze") and all(_covered(directory, t) for t in fault.targets):
+        elif kind.stops and all(_covered(directory, t) for t in fault.targets):
             continue
-        elif fault.kind not in ("heal", "restart"):
+        elif fault.kind != HEAL and kind.begins is not Do.RESTART:
             return None
     return lengths
 

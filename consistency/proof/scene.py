@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from pyspark.sql import DataFrame, Row
+
+from consistency.proof.recorded.received_output import ReceivedStream
 from consistency.proof.report.model import FaultSpan
+from consistency.proof.storage.files import TruthFiles
 from spe.log.announced_settings import RecordedAnnouncement
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row
-
-    from consistency.proof.recorded.received_output import ReceivedStream
-    from consistency.proof.truth import TruthFiles
 
 
 @dataclass(frozen=True)

@@ -7,18 +7,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from pyspark.sql import Window
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from consistency.proof.truth.stream import TIME
 from spe.errors import SpeError
 from spe.problems import did_you_mean, one_of
 from spe.stream.schema import Schema
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
 
 #: Names and schemas; ``ts`` is the event time of both.
 WORKLOADS: Final = {

@@ -10,8 +10,9 @@ from typing import Any, Final
 import trio
 from pydantic import TypeAdapter
 
+from consistency.faults.kinds import KINDS
 from replicas.cli.view.view import make_console, metrics_table, render
-from replicas.faults.model import LINKS, REAL, one_fault
+from replicas.faults.model import one_fault, real_kinds
 from replicas.local.polling import Poller
 from replicas.local.run_dir import SUPERVISOR, Target, load_target, require_addresses
 from replicas.local.run_over import compares, while_it_runs, why_over
@@ -62,9 +63,9 @@ def inject(path: Path, kind: str, names: Sequence[str], for_: str | None, by: st
         raise SpeError(
             f"{path} is a configuration; expected the directory of a run, for faults go into a local cluster"
         )
-    if kind not in REAL["proxy"]:
-        inside = REAL["inside"]
-        with_proxies = ", ".join(sorted(REAL["proxy"] - inside))
+    inside, proxy = real_kinds("inside").keys(), real_kinds("proxy").keys()
+    if kind not in proxy:
+        with_proxies = ", ".join(sorted(proxy - inside))
         raise SpeError(
             f"{kind!r} cannot be injected into a run; expected one of {', '.join(sorted(inside))}; with spe run "
             f"--links proxy also {with_proxies}"
@@ -83,7 +84,7 @@ def fault_data(kind: str, names: Sequence[str], for_: str | None, by: str | None
     """Returns the fault of a command line as a fault file has it; for faults of links, two names are the ends."""
     data: dict[str, Any] = {"kind": kind}
     lists = [name.split(",") for name in names]
-    if kind not in LINKS:
+    if not KINDS[kind].of_links:
         data["target"] = [name for each in lists for name in each]
     elif len(lists) > 2:
         raise SpeError(f"expected one name, or the two ends of a link, got {len(names)}; separate several by commas")

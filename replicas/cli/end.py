@@ -13,7 +13,7 @@ from replicas.local.run_over import while_it_runs
 from spe.errors import SpeError
 from spe.problems import check_known
 from spe.stream.names import StreamId
-from spe.wire.messages import PushEnded
+from spe.wire.messages.pushes import PushEnded
 
 #: Longest time without an answer.
 PATIENCE_S: Final = 60.0

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import trio
 
+from replicas.cli.order import give_order
 from replicas.local.polling import Poller, last_of
-from replicas.local.run_dir import Target, load_coordinated
-from replicas.local.run_over import refuse_over, while_it_runs
-from spe.errors import SpeError
+from replicas.local.run_dir import Target
+from replicas.local.run_over import refuse_over
 from spe.plan.directory import COORDINATOR
 from spe.status import CoordinatorStatus, MoveStatus
 from spe.stream.ids import PartitionId
 from spe.stream.names import UnitId
-from spe.wire.messages import MoveAnswer, MoveOrder, expect
+from spe.wire.messages.commands import MoveAnswer, MoveOrder
 
-#: Time limit of an order, which is acknowledged when it is on the coordinator's disk.
-ORDER_S: Final = 10.0
 #: After so long without an answer of the coordinator the command stops watching; the moves go on.
 SILENCE_S: Final = 30.0
 _LOOK_S: Final = 0.3
@@ -51,17 +50,10 @@ def leave(path: Path, node: str) -> int:
 
 
 def _order(path: Path, order: MoveOrder, *, wait: bool) -> int:
-    """Gives an order to the coordinator.  Raises SpeError: it refuses, or does not answer."""
-    target = load_coordinated(path, "moves partitions")
-    with while_it_runs(target):
-        return trio.run(_give, target, order, wait)
+    return give_order(path, order, MoveAnswer, partial(_report, order, wait), purpose="moves partitions")
 
 
-async def _give(target: Target, order: MoveOrder, wait: bool) -> int:
-    poller = Poller.of(target)
-    answer = expect(await poller.ask(COORDINATOR, order, wait_s=ORDER_S), MoveAnswer)
-    if answer.error:
-        raise SpeError(answer.error)
+async def _report(order: MoveOrder, wait: bool, target: Target, poller: Poller, answer: MoveAnswer) -> int:
     for remark in answer.remarks:
         print(remark.text)
     if order.verb in ("balance", "propose"):

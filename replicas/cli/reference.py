@@ -6,8 +6,8 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from replicas.cli.view.json_lines import change_text, write_out
-from replicas.connectors.sink import SinkCursor
+from replicas.cli.view.json_lines import write_out
+from replicas.connectors.sink import SinkCursor, named_lines
 from replicas.connectors.sink_registry import open_sink
 from replicas.local.run_dir import load_target
 from replicas.reference import run_reference
@@ -110,9 +110,9 @@ def _texts(plan: Plan, results: Iterable[tuple[Channel, Element]]) -> Iterator[b
     """Yields the JSON lines of each batch."""
     cursors: dict[Channel, SinkCursor] = {}
     for channel, element in results:
-        entry = cursors.setdefault(channel, SinkCursor(STABLE)).take(Change(channel, element, 0))
+        entry = cursors.setdefault(channel, SinkCursor(channel, STABLE)).take(Change(channel, element, 0))
         if entry is not None:
-            yield from change_text(plan, entry, channel, corrections=False)
+            yield from named_lines(entry, plan.query.schema_of(channel.stream), corrections=False)
 
 
 def _write_folder(plan: Plan, results: Iterable[tuple[Channel, Element]], folder: Path, format_: str) -> None:

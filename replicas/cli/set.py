@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import trio
 
-from replicas.cli.move import ORDER_S
+from replicas.cli.order import give_order
 from replicas.local.polling import Poller, last_of
-from replicas.local.run_dir import Target, load_coordinated
-from replicas.local.run_over import refuse_over, while_it_runs
+from replicas.local.run_dir import Target
+from replicas.local.run_over import refuse_over
 from spe.errors import SpeError
 from spe.figures.cluster_figures import in_force
-from spe.plan.directory import COORDINATOR, Version
+from spe.plan.directory import Version
 from spe.plan.settings import NodeSettings, describe_waits
 from spe.status import NodeStatus, SettingsStatus
 from spe.stream.names import NodeId
-from spe.wire.messages import SetAnswer, SetOrder, Setting, expect
+from spe.wire.messages.commands import SetAnswer, SetOrder, Setting
 
 #: Time limit for a node to apply a version, which it gets with heartbeats; a node that is down gets it later.
 FOLLOW_S: Final = 10.0
@@ -32,9 +33,7 @@ def set_node(path: Path, node: str, changes: Sequence[str], *, wait: bool) -> in
       SpeError: the order is refused, or the coordinator does not answer.
     """
     order = SetOrder(node, [_setting(change) for change in changes])
-    target = load_coordinated(path, "changes nodes")
-    with while_it_runs(target):
-        return trio.run(_give, target, order, wait)
+    return give_order(path, order, SetAnswer, partial(_report, order, wait), purpose="changes nodes")
 
 
 def _setting(text: str) -> Setting:
@@ -49,11 +48,7 @@ def _setting(text: str) -> Setting:
     return Setting(name, value)
 
 
-async def _give(target: Target, order: SetOrder, wait: bool) -> int:
-    poller = Poller.of(target)
-    answer = expect(await poller.ask(COORDINATOR, order, wait_s=ORDER_S), SetAnswer)
-    if answer.error:
-        raise SpeError(answer.error)
+async def _report(order: SetOrder, wait: bool, target: Target, poller: Poller, answer: SetAnswer) -> int:
     version = Version(answer.epoch, answer.number)
     if not wait or order.node not in target.directory.nodes:  # the status of a node that no file names is unknown here
         print(f"{order.node} is changed from version {version.number} of the directory on")

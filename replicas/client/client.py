@@ -43,7 +43,9 @@ from spe.stream.history import Delivered
 from spe.stream.ids import Channel, PartitionId
 from spe.stream.names import Kind, StreamId
 from spe.stream.times import END_OF_TIME
-from spe.wire.messages import Announced, Announcement, HeartbeatAnswer, Message, Start, expect
+from spe.wire.fields import Start
+from spe.wire.messages.feeds import Announced, Announcement, HeartbeatAnswer
+from spe.wire.messages.message import Message, expect
 
 #: Largest number of changes that wait for the application before reading pauses.
 WAITING_CHANGES: Final = 1_000

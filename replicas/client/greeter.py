@@ -12,7 +12,8 @@ from spe.plan.plan import Plan
 from spe.runtime.env import Env
 from spe.stream.ids import Channel
 from spe.stream.times import BEFORE_TIME
-from spe.wire.messages import Message, Subscribe, Subscribed
+from spe.wire.messages.feeds import Subscribe, Subscribed
+from spe.wire.messages.message import Message
 
 #: Errors of a producer that gives no answer.
 UNANSWERED = (LinkBroken, LinkClosed, PeerRefused, RemoteProtocolError)

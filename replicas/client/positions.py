@@ -29,7 +29,7 @@ from spe.plan.plan import Plan
 from spe.runtime.env import Env
 from spe.stream.ids import Channel
 from spe.stream.names import NodeState, StreamId
-from spe.wire.messages import Ack, HeartbeatAnswer, OtherLog, OutputStatus, Subscribed, Truncated
+from spe.wire.messages.feeds import Ack, HeartbeatAnswer, OtherLog, OutputStatus, Subscribed, Truncated
 
 #: Time limit, seconds, for a conflict with another process that acknowledges for the client: at the start, to allow for
 #: the end of a predecessor, and later, for a second process that tries to take over.

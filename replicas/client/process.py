@@ -47,7 +47,7 @@ from spe.stream.ids import Channel
 from spe.stream.names import Kind
 from spe.stream.schema import Schema
 from spe.stream.times import BEFORE_TIME
-from spe.wire.messages import Announcement
+from spe.wire.messages.feeds import Announcement
 
 #: Number of producer switches kept for the summary: a status must fit into a control frame.
 SWITCHES_KEPT = 100

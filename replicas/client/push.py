@@ -17,18 +17,17 @@ from spe.plan.plan import Plan
 from spe.runtime.env import Env
 from spe.runtime.log_line import Level, say
 from spe.stream.names import StreamId
-from spe.wire.messages import (
-    SNAPSHOT_PART_BYTES,
+from spe.wire.fields import SNAPSHOT_PART_BYTES
+from spe.wire.messages.message import Message, expect
+from spe.wire.messages.pushes import (
     CommitPushed,
     DropParts,
     EndPushed,
-    Message,
     PartStaged,
     PushCommitted,
     PushEnded,
     PushWaits,
     StagePart,
-    expect,
 )
 
 T = TypeVar("T", bound=Message)

@@ -46,7 +46,7 @@ from spe.stream.names import Kind, StreamId
 from spe.stream.schema import Schema
 from spe.stream.strings import StringPool
 from spe.stream.times import BEFORE_TIME
-from spe.wire.messages import Announcement
+from spe.wire.messages.feeds import Announcement
 
 #: A new segment begins when this size is exceeded; a reader holds one at a time.
 SEGMENT_BYTES: Final = 16 << 20

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from spe.wire.messages import Start
+from spe.wire.fields import Start
 
 #: Name of a reader without a name.
 READER: Final = "reader"

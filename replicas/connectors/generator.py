@@ -81,15 +81,12 @@ class GeneratorReplay(Replay):
     Args:
       schema: schema of the stream; ``rows`` fills any schema, the other generators have their own.
       time: attribute of the event time.
-      start_us: event time of row 0 if ``start`` is not given: the moment of the first start, from the log.
 
     Raises:
       SpeError: the value of an option is invalid.
     """
 
-    def __init__(
-        self, reader: Mapping[str, Any], start_us: int | None, schema: Schema, time: str | None = None
-    ) -> None:
+    def __init__(self, schema: Schema, time: str | None, reader: Mapping[str, Any]) -> None:
         name = str(reader.get("generator"))
         if name not in GENERATORS:
             raise SpeError(f"no generator {name!r}; there are: {', '.join(GENERATORS)}")
@@ -103,7 +100,7 @@ class GeneratorReplay(Replay):
         self._burst_us = duration_of(reader.get("burst", 0))
         self._count = _count(reader, self._rate)
         start = reader.get("start")
-        self.origin_us = timestamp_of(start) if start is not None else start_us
+        self.origin_us = None if start is None else timestamp_of(start)
         self._draw = Draw(int(reader.get("seed", 0)))
         #: Index of the event time attribute; None: no attribute has it.
         self._time_at: int | None = 0
@@ -113,6 +110,10 @@ class GeneratorReplay(Replay):
             self._make = _rows(self._draw, keys, picker, others, float(reader.get("extremes", 0.0)))
         else:
             self._make = _MAKERS[name](self._draw, keys, picker, self._rate)
+
+    def begin(self, start_us: int | None) -> None:
+        """Takes the event time of row 0, if ``start`` is not given: the moment of the first start, from the log."""
+        self.origin_us = start_us if self.origin_us is None else self.origin_us
 
     def chunks(self, skip: int) -> Iterator[RowChunk]:
         if self.origin_us is None:

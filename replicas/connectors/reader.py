@@ -177,6 +177,10 @@ class Replay(ABC):
     #: Event time at which the replay begins, if known before the first row.
     origin_us: int | None = None
 
+    def begin(self, start_us: int | None) -> None:
+        """Takes the event time of the first row, if the reader makes up its rows and no start is configured."""
+        return
+
     @abstractmethod
     def chunks(self, skip: int) -> Iterator[RowChunk]:
         """Yields the input from row ``skip`` on.  Blocks on disk; run off the loop.
@@ -199,6 +203,10 @@ class Replay(ABC):
         return self.chunks(0)
 
 
+#: Takes a chunk; waits when its reader is too fast.
+Accept = Callable[[RowChunk], Awaitable[None]]
+
+
 class Live(ABC):
     """A reader of an input that exists only once.
 
@@ -214,7 +222,7 @@ class Live(ABC):
     first_reading: bool = False
 
     @abstractmethod
-    async def read(self, env: Env, accept: Callable[[RowChunk], Awaitable[None]]) -> None:
+    async def read(self, env: Env, accept: Accept) -> None:
         """Passes on rows as they come; returns at their end.  ``accept`` waits when the reader is too fast."""
 
 

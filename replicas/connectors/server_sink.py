@@ -14,15 +14,19 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
+import numpy as np
 import trio
 
+from replicas.connectors.sink import ChannelEntry as ChannelEntry
 from replicas.connectors.sink import SinkCursor
 from spe.connectors.declaration import CURRENT
 from spe.errors import LinkBroken, LinkClosed, ServerAway, SpeError, other_version
 from spe.runtime.env import Compute, Env
-from spe.stream.batch import Batch, Boundary, Element, RecDone
+from spe.stream.batch import Batch, Boundary, Element, Int64Array, RecDone
 from spe.stream.change import Change
 from spe.stream.ids import Channel
 from spe.stream.names import Kind
@@ -56,21 +60,25 @@ GONE: Final = (
 )
 
 
-class ChannelEntry(NamedTuple):
-    """A step of a transaction at the server.
+def without_withdrawn(entries: Sequence[ChannelEntry]) -> list[ChannelEntry]:
+    """Leaves out tentative rows that a later undo withdraws; the undos stay."""
+    remaining: list[ChannelEntry] = []
+    for entry in entries:
+        if entry.kind == "undo":
+            remaining = [e for e in remaining if e.channel != entry.channel or not e.tentative]
+        remaining.append(entry)
+    return remaining
 
-    Attributes:
-      kind: ``insert``: the rows of ``batch``.  ``undo``: all rows of the channel with an id after ``id`` are withdrawn;
-        they are tentative.  ``done``: a correction is complete (mode corrections only).
-      id: the last id of ``batch``, or see ``kind``.
-      batch: its ``kind`` says whether its rows are stable or tentative, ``row_ids()`` are ids, 1, 2, 3, … in a channel,
-        ``rows.time`` tuple times, and ``rows.to_tuples()`` or ``rows.columns`` the attributes.
-    """
 
-    channel: Channel
-    kind: str
-    id: int
-    batch: Batch | None = None
+def in_groups(entries: Sequence[ChannelEntry]) -> list[list[ChannelEntry]]:
+    """Groups entries that are encoded together, in order: adjacent inserts, or markers of one kind."""
+    return [list(group) for _, group in groupby(entries, attrgetter("kind"))]
+
+
+def ids_of(group: Sequence[ChannelEntry]) -> Int64Array:
+    """Returns the ids of the rows of a group."""
+    batches = [e.batch.row_ids() for e in group if e.batch is not None]
+    return np.concatenate(batches) if batches else np.array([e.id for e in group], np.int64)
 
 
 class ServerSink(ABC):
@@ -98,7 +106,7 @@ class ServerSink(ABC):
     def __init__(self, schemas: Mapping[Channel, Schema], mode: str) -> None:
         self.schemas = schemas
         self.mode = mode
-        self._cursors = {channel: SinkCursor(mode) for channel in schemas}
+        self._cursors = {channel: SinkCursor(channel, mode) for channel in schemas}
         self._known = _State()
         #: Last known state of the server; None: not asked yet.
         self._stored: bytes | None = None
@@ -174,8 +182,8 @@ class ServerSink(ABC):
         known = _State.decode(stored, self.name)
         known.check(self.name, self.mode, queries, client)
         self._origins = {name: origin for name, entry in known.channels.items() if (origin := entry["origin"])}
-        cursors = {c: SinkCursor(self.mode, *known.reached(c)) for c in self.schemas}
-        undone = [ChannelEntry(c, e.kind, e.id) for c, cursor in cursors.items() if (e := cursor.begin()) is not None]
+        cursors = {c: SinkCursor(c, self.mode, *known.reached(c)) for c in self.schemas}
+        undone = [entry for cursor in cursors.values() if (entry := cursor.begin()) is not None]
         self._known = known.taken_over(env.random.getrandbits(64), self.mode, queries, client)
         self._cursors = cursors
         after = self._encoded()
@@ -203,8 +211,8 @@ class ServerSink(ABC):
     def write(self, change: Change) -> None:
         """Takes a change; tuples that the sink already has are skipped."""
         if (entry := self._cursors[change.channel].take(change)) is not None:
-            self._entries.append(ChannelEntry(change.channel, entry.kind, entry.id, entry.batch))
-            self._rows += 1 if entry.batch is None else len(entry.batch)
+            self._entries.append(entry)
+            self._rows += entry.rows
             self._bytes += 0 if entry.batch is None else _bytes(entry.batch)
             if entry.kind == "undo":
                 self._corrections.setdefault(change.channel, self._env.clock.monotonic_us())

@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import json
 from codecs import getincrementaldecoder
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from copy import copy
-from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from replicas.connectors.formats.json_text import json_text
 from spe.connectors.declaration import CORRECTIONS, STABLE
@@ -87,18 +86,39 @@ class Sink(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class SinkEntry:
-    """The addition of one change to a sink.
+class ChannelEntry(NamedTuple):
+    """A step of a sink; of a sink on a server, within a transaction.
 
     Attributes:
-      kind: insert (``batch`` holds the tuples), undo (all tuples with an id after ``id`` are deleted) or done (a
-        correction is complete; ``id`` is the last stable one).
+      kind: ``insert``: the rows of ``batch``.  ``undo``: all rows of the channel with an id after ``id`` are withdrawn;
+        they are tentative.  ``done``: a correction is complete (mode corrections only).
+      id: the last id of ``batch``, or see ``kind``; of a ``done`` the last stable one.
+      batch: its ``kind`` says whether its rows are stable or tentative, ``row_ids()`` are ids, 1, 2, 3, … in a channel,
+        ``rows.time`` tuple times, and ``rows.to_tuples()`` or ``rows.columns`` the attributes.
     """
 
+    channel: Channel
     kind: str
     id: int
     batch: Batch | None = None
+
+    @property
+    def tentative(self) -> bool:
+        return self.batch is not None and self.batch.kind is Kind.TENTATIVE
+
+    @property
+    def rows(self) -> int:
+        """Number of rows in the mode corrections, in which a marker is a row, too."""
+        return 1 if self.batch is None else len(self.batch)
+
+
+def named_lines(entry: ChannelEntry, schema: Schema, corrections: bool) -> Iterable[bytes]:
+    """``{"_stream": "totals", "_partition": 0, "_id": 7, …}``: one line per tuple, undo or end of a correction."""
+    channel = entry.channel
+    begin = json.dumps({"_stream": channel.stream, "_partition": channel.partition}, ensure_ascii=False)
+    if entry.batch is None:
+        return [f'{begin[:-1]}, "_kind": "{entry.kind}", "_id": {entry.id}}}\n'.encode()]
+    return json_text(entry.batch, schema, corrections, begin)
 
 
 class SinkCursor:
@@ -112,18 +132,19 @@ class SinkCursor:
       position, held: the same, once all returned entries are written.
     """
 
-    def __init__(self, mode: str, position: int = 0, held: bool = False) -> None:
+    def __init__(self, channel: Channel, mode: str, position: int = 0, held: bool = False) -> None:
+        self._channel = channel
         self._mode = mode
         self.position = position
         self.held = held
         #: Id of the last tentative tuple since the last undo.
         self._tentative_id = 0
 
-    def begin(self) -> SinkEntry | None:
+    def begin(self) -> ChannelEntry | None:
         """Withdraws the tentative tuples of an earlier session: no producer will send an undo for them."""
         return self._undo() if self.held else None
 
-    def take(self, change: Change) -> SinkEntry | None:
+    def take(self, change: Change) -> ChannelEntry | None:
         element = change.element
         if isinstance(element, Batch):
             if element.kind is Kind.STABLE:
@@ -133,25 +154,25 @@ class SinkCursor:
                 # A client that begins behind this sink counts from its own position, and an undo to ours follows.
                 element = element.numbered_after(max(self.position, self._tentative_id))
                 self._tentative_id = element.upto_id
-                return SinkEntry("insert", element.upto_id, element)
+                return ChannelEntry(self._channel, "insert", element.upto_id, element)
         elif self._mode != STABLE:
             if isinstance(element, Undo):
                 return self._undo() if self.held else None
             if isinstance(element, RecDone) and self._mode == CORRECTIONS:
-                return SinkEntry("done", self.position)
+                return ChannelEntry(self._channel, "done", self.position)
         return None
 
-    def _undo(self) -> SinkEntry:
+    def _undo(self) -> ChannelEntry:
         self.held = False
         self._tentative_id = 0
-        return SinkEntry("undo", self.position)
+        return ChannelEntry(self._channel, "undo", self.position)
 
-    def _stable(self, batch: Batch) -> SinkEntry | None:
+    def _stable(self, batch: Batch) -> ChannelEntry | None:
         if batch.upto_id <= self.position:
             return None
         batch = batch.after(self.position)
         self.position = batch.upto_id
-        return SinkEntry("insert", batch.upto_id, batch) if len(batch) else None
+        return ChannelEntry(self._channel, "insert", batch.upto_id, batch) if len(batch) else None
 
 
 class JsonLinesSink:
@@ -210,7 +231,7 @@ class _JsonLinesFile:
         self._path = folder / f"{channel.stream}.{channel.partition}.jsonl"
         self._file = storage.open(self._path)
         try:
-            self._cursor = SinkCursor(mode, *self._find_end())
+            self._cursor = SinkCursor(channel, mode, *self._find_end())
         except BaseException:
             self._file.close()
             raise
@@ -239,7 +260,7 @@ class _JsonLinesFile:
             self._append(self._withdrawn)
             self._withdrawn = None
 
-    def _append(self, entry: SinkEntry) -> None:
+    def _append(self, entry: ChannelEntry) -> None:
         if entry.batch is None:
             write_whole(self._file, (json.dumps({"_kind": entry.kind, "_id": entry.id}) + "\n").encode())
         else:

@@ -1,4 +1,4 @@
-"""Makes the sink that a client's configuration names; has a line for each built-in kind."""
+"""Makes the sink that a client's configuration names."""
 
 from __future__ import annotations
 
@@ -38,49 +38,11 @@ def _jsonl(spec: Mapping[str, Any], schemas: Schemas, mode: str, place: Place) -
     return JsonLinesSink(*place(Path(str(spec["path"]))), schemas, mode)
 
 
-def _delta(spec: Mapping[str, Any], schemas: Schemas, mode: str, _: Place) -> Sink:
-    from replicas.connectors.delta.sink import DeltaSink  # deltalake and pyarrow are an extra
-
-    sink = DeltaSink(schemas, mode, spec)
-    sink.name = f"delta {SINKS['delta'].place(spec)}"
-    return sink
-
-
-def _postgres(spec: Mapping[str, Any], schemas: Schemas, mode: str, _: Place) -> Sink:
-    from replicas.connectors.postgres.sink import PostgresSink  # psycopg is an extra
-
-    sink = PostgresSink(schemas, mode, spec)
-    sink.name = f"postgres {SINKS['postgres'].place(spec)}"
-    return sink
-
-
-def _kafka(spec: Mapping[str, Any], schemas: Schemas, mode: str, _: Place) -> Sink:
-    from replicas.connectors.kafka.sink import KafkaSink  # confluent-kafka is an extra
-
-    sink = KafkaSink(schemas, mode, spec)
-    sink.name = f"kafka {SINKS['kafka'].place(spec)}"
-    return sink
-
-
-def _http(spec: Mapping[str, Any], schemas: Schemas, mode: str, _: Place) -> Sink:
-    from replicas.connectors.http.sink import HttpSink  # h11 is an extra
-
-    sink = HttpSink(schemas, mode, spec)
-    sink.name = f"http {SINKS['http'].place(spec)}"
-    return sink
-
-
-_CONSTRUCTIONS: Final[Mapping[str, Callable[[Mapping[str, Any], Schemas, str, Place], Sink]]] = {
+#: Sinks of files, which need a place on a disk.
+_OF_FILES: Final[Mapping[str, Callable[[Mapping[str, Any], Schemas, str, Place], Sink]]] = {
     "parquet": _parquet,
     "jsonl": _jsonl,
-    "delta": _delta,
-    "postgres": _postgres,
-    "kafka": _kafka,
-    "http": _http,
 }
-
-
-KINDS: Final = tuple(_CONSTRUCTIONS)
 
 
 def open_sink(spec: Mapping[str, Any], schemas: Schemas, place: Place) -> Sink:
@@ -109,8 +71,8 @@ def open_sink(spec: Mapping[str, Any], schemas: Schemas, place: Place) -> Sink:
         problems += [f"stream {channel.stream!r}: attribute {n!r} has a name that sinks use themselves" for n in clash]
     if declared is None or problems:
         raise ConfigError(list(dict.fromkeys(problems)))
-    if kind in _CONSTRUCTIONS:
-        return _CONSTRUCTIONS[kind](spec, schemas, mode, place)
+    if kind in _OF_FILES:
+        return _OF_FILES[kind](spec, schemas, mode, place)
     options = {k: v for k, v in spec.items() if k not in ("kind", "mode")}
     made = construction(declared)(schemas, mode, options)
     if not isinstance(made, ServerSink):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 import trio
@@ -11,7 +11,7 @@ import trio
 from replicas.connectors.formats.csv import CsvLines
 from replicas.connectors.formats.jsonl import JsonLines
 from replicas.connectors.formats.text_columns import printable
-from replicas.connectors.reader import Live, Malformed, RowChunk
+from replicas.connectors.reader import Accept, Live, Malformed, RowChunk
 from spe.errors import LinkBroken, SpeError
 from spe.runtime.env import Env
 from spe.stream.schema import Schema
@@ -23,8 +23,6 @@ _LINE_BYTES_MAX: Final = 1 << 20
 #: Bytes of unfinished lines of all producers together; a producer that would exceed it is disconnected.
 _OPEN_BYTES_MAX: Final = 32 << 20
 _NO_END: Final = "expected a newline behind the line, got the end of the connection: the line may be cut"
-
-Accept = Callable[[RowChunk], Awaitable[None]]
 
 
 class LineFormat(Protocol):

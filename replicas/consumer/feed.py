@@ -12,7 +12,8 @@ from spe.errors import RemoteProtocolError
 from spe.stream.batch import Batch, Boundary, Element, RecDone, Undo
 from spe.stream.names import Kind, NodeState
 from spe.stream.times import BEFORE_TIME
-from spe.wire.messages import Mode, OutputStatus, Subscribed
+from spe.wire.fields import Mode
+from spe.wire.messages.feeds import OutputStatus, Subscribed
 
 MAIN: Final[Mode] = "main"
 CORRECTIONS: Final[Mode] = "corrections"

@@ -15,15 +15,9 @@ from spe.plan.directory import Version
 from spe.plan.plan import MISSES, Plan
 from spe.runtime.env import Env
 from spe.status import UnreachedStatus
-from spe.wire.messages import (
-    Ack,
-    DirectoryAnswer,
-    DirectoryRequest,
-    Heartbeat,
-    HeartbeatAnswer,
-    Message,
-    Welcome,
-)
+from spe.wire.messages.connection import DirectoryAnswer, DirectoryRequest, Welcome
+from spe.wire.messages.feeds import Ack, Heartbeat, HeartbeatAnswer
+from spe.wire.messages.message import Message
 
 #: Acknowledgements in one heartbeat; more are sent in turn.
 ACKS_MAX: Final = 1_024

@@ -30,7 +30,7 @@ from spe.stream.batch import Batch, Boundary, Element, RecDone, Undo
 from spe.stream.ids import Channel
 from spe.stream.names import Kind, NodeState
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
-from spe.wire.messages import Mode, Start
+from spe.wire.fields import Mode, Start
 
 #: The wait before the next attempt doubles up to this.
 RETRY_LONGEST_US: Final = 1_000_000

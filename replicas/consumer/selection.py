@@ -13,7 +13,7 @@ from typing import Final, Protocol
 from replicas.consumer.feed import Feed, Port, Producer, ProducerStatus
 from spe.stream.names import NodeState
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
-from spe.wire.messages import Start
+from spe.wire.fields import Start
 
 #: How often the patience with a silent producer doubles while all are silent.
 _DOUBLED_MOST: Final = 2

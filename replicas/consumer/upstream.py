@@ -33,20 +33,19 @@ from spe.stream.names import NodeState
 from spe.stream.strings import StringPool
 from spe.wire.codec import ElementDecoder
 from spe.wire.framing import Frame
-from spe.wire.messages import (
+from spe.wire.messages.connection import Welcome
+from spe.wire.messages.feeds import (
     Ack,
     HeartbeatAnswer,
-    Message,
     NotReady,
     OtherLog,
     StateChange,
     Subscribe,
     Subscribed,
     Truncated,
-    Welcome,
-    decode_message,
 )
-from spe.wire.messages import SetMode as SetModeMessage
+from spe.wire.messages.feeds import SetMode as SetModeMessage
+from spe.wire.messages.message import Message, decode_message
 
 
 class Owner(Protocol):

@@ -13,8 +13,9 @@ from typing import Protocol
 
 import trio
 
+from consistency.faults.kind import Once
 from replicas.faults.model import processes_of
-from replicas.faults.proxy import FaultProxy, Route, Way
+from replicas.faults.proxy import FaultProxy, Route
 from replicas.faults.state import FaultState
 from replicas.local.ports import free_addresses
 from spe.plan.directory import COORDINATOR, Directory
@@ -49,12 +50,8 @@ class LinkFaultMaker(Protocol):
         """Sets exactly these faults; returns "" or an error."""
         ...
 
-    def reset(self, pairs: Sequence[tuple[str, str]]) -> str:
-        """Breaks the connections of these pairs; returns "" or why not."""
-        ...
-
-    def half_open(self, pairs: Sequence[tuple[str, str]]) -> str:
-        """Drops one connection of each of these pairs silently; returns "" or why not."""
+    def once(self, action: Once, pairs: Sequence[tuple[str, str]]) -> str:
+        """Breaks the connections of these pairs, or drops one of each silently; returns "" or why not."""
         ...
 
 
@@ -98,11 +95,8 @@ class InsideLinks:
     async def apply(self, state: FaultState) -> str:
         return ""
 
-    def reset(self, pairs: Sequence[tuple[str, str]]) -> str:
-        return "processes do not reset their own links: use --links proxy"
-
-    def half_open(self, pairs: Sequence[tuple[str, str]]) -> str:
-        return "processes do not forget their own connections: use --links proxy"
+    def once(self, action: Once, pairs: Sequence[tuple[str, str]]) -> str:
+        return "processes do not break their own connections: use --links proxy"
 
 
 class ProxyLinks:
@@ -126,20 +120,14 @@ class ProxyLinks:
 
     async def apply(self, state: FaultState) -> str:
         links = state.links()
-        self._proxy.set_ways(
-            {
-                pair: Way(held=link.cut, delay_us=link.delay_us, jitter_us=link.jitter_us, bytes_per_s=link.bytes_per_s)
-                for pair, link in links.items()
-            }
-        )
+        self._proxy.set_ways(links)
         await self._proxy.refuse({pair for pair, link in links.items() if link.refused})
         return ""
 
-    def reset(self, pairs: Sequence[tuple[str, str]]) -> str:
-        for a, b in pairs:
-            self._proxy.reset(a, b)
-        return ""
-
-    def half_open(self, pairs: Sequence[tuple[str, str]]) -> str:
+    def once(self, action: Once, pairs: Sequence[tuple[str, str]]) -> str:
+        if action is Once.RESET:
+            for a, b in pairs:
+                self._proxy.reset(a, b)
+            return ""
         dropped = [self._proxy.half_open(a, b) for a, b in sorted({(min(pair), max(pair)) for pair in pairs})]
         return "" if any(dropped) else "there is no connection"

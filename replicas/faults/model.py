@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
+from consistency.faults.kind import FaultKind, Maker
+from consistency.faults.kinds import HEAL, KINDS
 from spe.config.document import Document, parse
 from spe.config.validate import validated
-from spe.descriptions import DescribedName
 from spe.errors import ConfigError
 from spe.plan.describe import show_duration
 from spe.plan.directory import COORDINATOR, Directory
@@ -34,33 +35,6 @@ ALL: Final = "all"
 READS: Final = "reads:"
 #: ``state:STABILIZATION``: a node with a replica in that state; the fault waits a while for one.
 STATE: Final = "state:"
-
-
-class FaultKind(DescribedName):
-    """Kinds of faults, with an explanation each."""
-
-    KILL = "kill", "SIGKILL: connections break. With `for`, the process is started again, same address and storage"
-    POWER = "power", "no power: connections are not closed, and what was not synced may be lost"
-    RESTART = "restart", "the process is started again; if it runs, it is killed first"
-    FREEZE = "freeze", "SIGSTOP: connections stay open and silent; after SIGCONT everything arrives at once"
-    BUSY = "busy", "the process runs many times slower"
-    LAG = "lag", "a client takes `by` over every change"
-    CUT = "cut", "the link holds all bytes until it is healed; new connections time out"
-    DELAY = "delay", "everything sent over the link arrives later by `by`, and up to `jitter` more"
-    SLOW = "slow", "the link has a bandwidth"
-    LOSS = "loss", "the link loses sends, which come again later"
-    REFUSE = "refuse", "new connections are refused; open ones stay"
-    RESET = "reset", "all connections over the link break; new ones work"
-    HALF_OPEN = "half-open", "one connection is forgotten on its way: what either end sends vanishes"
-    STALL = "stall", "a source's disk hangs: it is alive, but sends nothing new"
-    FULL = "full", "the disk is full"
-    FLIP = "flip", "a bit of a file turns"
-    SLOW_DISK = "slow-disk", "each sync takes `by`"
-    LIE = "lie", "syncs make nothing durable, so a power failure may lose it"
-    WIPE = "wipe", "the process is killed, and started again with an empty disk"
-    REPLAN = "replan", "the process is started again with another query, bucket, limits, timing or checkpoints"
-    SKEW = "skew", "a wall clock is off by `by`"
-    HEAL = "heal", "ends everything that lasts except kills, or what concerns `target`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +54,7 @@ class Fault:
       change: the changed part of the plan with which a process is started again (replan).
     """
 
-    kind: FaultKind
+    kind: str
     first: tuple[str, ...] = ()
     second: tuple[str, ...] = ()
     one_way: bool = False
@@ -98,7 +72,7 @@ class Fault:
 
     def __str__(self) -> str:
         """Formats it as ``spe inject`` takes it: ``cut source:a n1 for 5s``."""
-        text = str(self.kind)
+        text = self.kind
         if self.first:
             text += f" {','.join(self.first)}"
         if self.second and (self.second != (ALL,) or self.one_way):
@@ -106,14 +80,14 @@ class Fault:
         if self.by_us:
             text += f" by {show_duration(self.by_us)}"
         if self.amount:
-            text += f" {_AMOUNTS[self.kind]} {self.amount:g}"
+            text += f" {KINDS[self.kind].amount} {self.amount:g}"
         if self.change:
             text += f" with another {self.change}"
         return text if self.for_us is None else f"{text} for {show_duration(self.for_us)}"
 
     def to_data(self) -> dict[str, Any]:
         """Returns it as in a fault file."""
-        data: dict[str, Any] = {"at": show_duration(self.at_us), "kind": str(self.kind)}
+        data: dict[str, Any] = {"at": show_duration(self.at_us), "kind": self.kind}
         if self.second:
             data |= {"from": list(self.first), "to": list(self.second)}
         elif self.first:
@@ -125,7 +99,7 @@ class Fault:
         if self.jitter_us:
             data["jitter"] = show_duration(self.jitter_us)
         if self.amount:
-            data[_AMOUNTS[self.kind]] = self.amount
+            data[str(KINDS[self.kind].amount)] = self.amount
         if self.change:
             data["change"] = self.change
         if self.for_us is not None:
@@ -133,63 +107,27 @@ class Fault:
         return data
 
 
-_LINK: Final = ("target", "from", "to", "one_way")
-#: Fields of each kind, besides ``at`` and ``kind``.
-FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
-    "kill": ("target", "for"),
-    "power": ("target", "for"),
-    "restart": ("target",),
-    "freeze": ("target", "for"),
-    "busy": ("target", "times", "for"),
-    "lag": ("target", "by", "for"),
-    "stall": ("target", "for"),
-    "full": ("target", "for"),
-    "flip": ("target",),
-    "slow-disk": ("target", "by", "for"),
-    "lie": ("target", "for"),
-    "wipe": ("target", "for"),
-    "replan": ("target", "change", "for"),
-    "skew": ("target", "by", "for"),
-    "cut": (*_LINK, "for"),
-    "delay": (*_LINK, "by", "jitter", "for"),
-    "slow": (*_LINK, "bytes_per_second", "for"),
-    "loss": (*_LINK, "share", "for"),
-    "refuse": (*_LINK, "for"),
-    "reset": ("target", "from", "to"),
-    "half-open": ("target", "from", "to"),
-    "heal": ("target", "from", "to"),
-}
-#: The field with a kind's amount.
-_AMOUNTS: Final[Mapping[str, str]] = {"slow": "bytes_per_second", "loss": "share", "busy": "times"}
-#: Kinds of faults of links, some of them of processes, too.
-LINKS: Final = ("cut", "delay", "slow", "loss", "refuse", "reset", "half-open", "heal")
-#: Kinds that affect only some processes.
-_ONLY: Final[Mapping[str, tuple[str, str]]] = {
-    "stall": ("source:", "only a source can stall, and {} is none; freeze it?"),
-    "lag": ("client:", "only a client can lag, and {} is none; busy?"),
-}
-#: Faults of disks that lose data.  A source's log is the one copy of its input, and a coordinator's
-#: epoch is what keeps two of them apart: their disks keep synced data, whatever happens.
-_LOSING: Final = ("lie", "wipe")
-#: Faults that real processes support, by who makes links fail (``spe run --links``); the rest is for simulation.
-_REAL: Final = frozenset({"kill", "restart", "freeze", "stall", "cut", "delay", "heal"})
-REAL: Final[Mapping[str, frozenset[str]]] = {
-    "inside": _REAL,
-    "proxy": _REAL | {"slow", "refuse", "reset", "half-open"},
-}
+def real_kinds(links: str) -> dict[str, FaultKind]:
+    """Returns the kinds that real processes support, by who makes links fail (``spe run --links``)."""
+    makers = {Maker.PROCESSES, Maker(links)}
+    return {name: kind for name, kind in KINDS.items() if kind.maker in makers}
 
 
-Kind = Literal[
-    "kill", "power", "restart", "freeze", "busy", "lag", "cut", "delay", "slow", "loss", "refuse", "reset", "half-open",
-    "stall", "full", "flip", "slow-disk", "lie", "wipe", "replan", "skew", "heal",
-]  # fmt: skip
+def _known_kind(name: Any) -> Any:
+    if not isinstance(name, str) or name not in KINDS:
+        *names, last = map(repr, KINDS)
+        raise ValueError(f"expected {', '.join(names)} or {last}, got {name!r}")
+    return name
+
+
+_SUCH_AS: Final = {"by": ", such as by: 200ms", "change": ": query, bucket, limits, timing or checkpoints"}
 
 
 class FaultModel(Model):
     """A fault as it is written in a file."""
 
     at: Length | None = None
-    kind: Kind
+    kind: Annotated[str, BeforeValidator(_known_kind)]
     target: Names | None = None
     from_: Names | None = Field(default=None, alias="from")
     to: Names | None = None
@@ -204,32 +142,30 @@ class FaultModel(Model):
 
     @model_validator(mode="after")
     def _fits(self) -> FaultModel:
+        kind = KINDS[self.kind]
         present = {f.alias or n for n, f in FaultModel.model_fields.items() if getattr(self, n) is not None}
-        stray = sorted(present - {"at", "kind", *FIELDS[self.kind]})
+        stray = sorted(present - {"at", "kind", *kind.fields})
         if stray:
-            raise ValueError(f"{stray[0]!r} does not go with {self.kind}; expected {one_of(FIELDS[self.kind])}")
-        if (needed := _AMOUNTS.get(self.kind)) is not None and needed not in present:
-            raise ValueError(f"{self.kind} needs {needed}")
+            raise ValueError(f"{stray[0]!r} does not go with {self.kind}; expected {one_of(kind.fields)}")
         if self.target is not None and present & {"from", "to"}:
             raise ValueError("expected target, or from and to, not both")
         if ("from" in present) != ("to" in present):
             raise ValueError(f"expected from and to, got {'from' if 'from' in present else 'to'} alone")
-        if self.target is None and self.from_ is None and self.kind != "heal":
-            raise ValueError(f"{self.kind} needs {'target, or from and to' if self.kind in LINKS else 'a target'}")
-        if self.kind in ("delay", "lag", "skew", "slow-disk") and self.by is None:
-            raise ValueError(f"{self.kind} needs by, such as by: 200ms")
-        if self.kind == "replan" and self.change is None:
-            raise ValueError("replan needs change: query, bucket, limits, timing or checkpoints")
+        if self.target is None and self.from_ is None and self.kind != HEAL:
+            raise ValueError(f"{self.kind} needs {'target, or from and to' if kind.of_links else 'a target'}")
+        for needed in kind.needs:
+            if needed not in present:
+                raise ValueError(f"{self.kind} needs {needed}{_SUCH_AS.get(needed, '')}")
         if self.one_way and self.from_ is None:
             raise ValueError("one_way needs from and to")
         return self
 
     def fault(self) -> Fault:
         second = self.to or ()
-        if self.target is not None and self.kind in LINKS and self.kind != "heal":
+        if self.target is not None and KINDS[self.kind].of_links and self.kind != HEAL:
             second = (ALL,)
         return Fault(
-            FaultKind(self.kind),
+            self.kind,
             self.target or self.from_ or (),
             second,
             bool(self.one_way),
@@ -343,22 +279,21 @@ def _read_fault(
         if listed is not None:
             field_names = tuple(_name(n, known, (*path, field), model.kind, problems) for n in listed)
             names["from_" if field == "from" else field] = field_names
-            if model.kind in _ONLY:
-                prefix, why = _ONLY[model.kind]
-                for name in field_names:
-                    if not name.startswith(prefix) and len(problems.found) == before:
-                        problems.add((*path, field), why.format(name))
-            if model.kind == "replan" and COORDINATOR in field_names:
-                problems.add((*path, field), "only nodes, sources and clients are started with another plan")
-            for name in field_names if model.kind in _LOSING else ():
-                if name == COORDINATOR or (name.startswith("source:") and model.kind != "wipe" and not source_disks):
-                    problems.add((*path, field), f"the disk of {name} is outside the fault model")
+            refused = [n for n in field_names if not _may_suffer(KINDS[model.kind], n, source_disks)]
+            if refused and len(problems.found) == before:
+                problems.add((*path, field), KINDS[model.kind].refusal.format(refused[0]))
     return None if len(problems.found) > before else model.model_copy(update=names).fault()
+
+
+def _may_suffer(kind: FaultKind, process: str, source_disks: bool) -> bool:
+    role = process.partition(":")[0]
+    role = role if role in ("source", "client", COORDINATOR) else "node"
+    return role in kind.targets or (role == "source" and source_disks and kind.harm is not None)
 
 
 def _name(name: str, known: Sequence[str], path: Path, kind: str, problems: Problems) -> str:
     """Returns the full name of a process; ``a`` stands for ``source:a`` if no other process has that name."""
-    if name in known or (name == ALL and kind in LINKS):
+    if name in known or (name == ALL and KINDS[kind].of_links):
         return name
     if name.startswith(READS) and f"client:{name.removeprefix(READS)}" in known:
         return name
@@ -373,12 +308,12 @@ def _name(name: str, known: Sequence[str], path: Path, kind: str, problems: Prob
 
 def refuse_unreal(faults: Iterable[Fault], links: str) -> None:
     """Raises ConfigError for faults that real processes do not support."""
-    possible = REAL[links]
-    kinds = dict.fromkeys(str(f.kind) for f in faults if f.kind not in possible)
+    possible = real_kinds(links)
+    kinds = dict.fromkeys(f.kind for f in faults if f.kind not in possible)
     if kinds:
         wrong = [
             f"{kind} is for simulation only (spe simulate)"
-            if kind not in REAL["proxy"] | REAL["inside"]
+            if KINDS[kind].maker is Maker.SIMULATION
             else f"{kind} needs other links than {links}: --links proxy"
             for kind in kinds
         ]

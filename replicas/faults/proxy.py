@@ -1,9 +1,9 @@
 """A TCP proxy that makes links fail, outside the processes that they connect.
 
 Every link of a cluster gets its own listener: a process that dials ``listener`` through it dials the proxy's address
-instead.  Bytes of each direction wait here for as long as the link's :class:`Way` says, so the processes under test run
-production code, TLS included, and need no root.  A proxy cannot make a connect time out: the
-connection opens, and then nothing answers.
+instead.  Bytes of each direction wait here for as long as the faults of the link say, so the processes under test run
+production code, TLS included, and need no root.  A proxy cannot make a connect time out: the connection opens, and then
+nothing answers.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Final
 
 import trio
 
+from consistency.faults.kind import LinkFaults
 from spe.runtime.network import parse_address
 
 #: Bytes of one direction that wait in the proxy before it stops reading; kernel buffers on both sides are extra.
@@ -30,24 +31,8 @@ _TAKEN_S: Final = 0.05
 _RESET: Final = struct.pack("ii", 1, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Way:
-    """Faults of one direction of a link.
-
-    Attributes:
-      held: nothing passes; bytes under way wait, in order.
-      delay_us, jitter_us: every piece passes later by the delay and by up to the jitter, never out of order.
-      bytes_per_s: bandwidth; None: unlimited.
-    """
-
-    held: bool = False
-    delay_us: int = 0
-    jitter_us: int = 0
-    bytes_per_s: float | None = None
-
-
-OPEN: Final = Way()
-_WayOf = Callable[[], Way]
+OPEN: Final = LinkFaults()
+_WayOf = Callable[[], LinkFaults]
 _Abort = Callable[[], None]
 
 
@@ -72,7 +57,7 @@ class FaultProxy:
     def __init__(self, routes: list[Route], random: Random) -> None:
         self._routes = routes
         self._random = random
-        self._ways: dict[tuple[str, str], Way] = {}
+        self._ways: dict[tuple[str, str], LinkFaults] = {}
         self._refused: set[tuple[str, str]] = set()
         self._connections: dict[_Connection, Route] = {}
         #: Routes that listen now.
@@ -92,7 +77,7 @@ class FaultProxy:
 
     # --- faults ---
 
-    def set_ways(self, ways: Mapping[tuple[str, str], Way]) -> None:
+    def set_ways(self, ways: Mapping[tuple[str, str], LinkFaults]) -> None:
         """Sets exactly these faults, by (sender, receiver); every other direction is open."""
         self._ways = dict(ways)
         for connection in self._connections:
@@ -289,7 +274,7 @@ class _Lane:
     async def write(self, abort: _Abort) -> None:
         while not self.forgotten:
             changed = self._event
-            if not self._waiting or self._way().held:
+            if not self._waiting or self._way().cut:
                 await changed.wait()
                 continue
             due, data = self._waiting[0]

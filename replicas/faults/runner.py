@@ -8,8 +8,9 @@ from typing import Final
 
 import trio
 
-from replicas.faults.model import READS, STATE, Fault, FaultKind
-from replicas.faults.state import DOWN, ONCE, Action, FaultState
+from consistency.faults.kinds import HEAL, KINDS
+from replicas.faults.model import READS, STATE, Fault
+from replicas.faults.state import Action, FaultState
 from spe.runtime.env import Clock
 
 #: How long a fault waits for a node to be in a state, and how often it checks.
@@ -126,10 +127,10 @@ class FaultRunner:
         happening.began_us = self._clock.wall_us()
         happening.number, actions = self._state.begin(happening.fault)
         self._report("began", happening)
-        if happening.fault.kind is FaultKind.HEAL:
+        if happening.fault.kind == HEAL:
             self._note_healed()
         await self._do(happening, actions)
-        if happening.fault.kind in ONCE:
+        if KINDS[happening.fault.kind].once is not None:
             error = "not here" if self._once is None else await self._once(happening.fault)
             if error:
                 happening.errors.append(error)
@@ -175,9 +176,9 @@ class FaultRunner:
     def _note_healed(self) -> None:
         """Notes the lasting faults that a heal has just ended completely."""
         for happening in self.happenings:
-            lasting = happening.fault.kind not in (*DOWN, FaultKind.RESTART, FaultKind.HEAL)
+            kind = KINDS[happening.fault.kind]
             if (
-                lasting
+                (kind.lasts or kind.once is not None)
                 and happening.number
                 and happening.ended_us is None
                 and not self._state.is_active(happening.number)

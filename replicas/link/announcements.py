@@ -12,7 +12,7 @@ from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.stream.ids import PartitionId
 from spe.stream.names import NodeId, UnitId
-from spe.wire.messages import Announcement
+from spe.wire.messages.feeds import Announcement
 
 
 class Announcements:

@@ -15,19 +15,11 @@ from spe.plan.directory import CONFIGURED, Version
 from spe.plan.plan import Plan
 from spe.runtime.env import Env
 from spe.runtime.tls import Tls, TlsNetwork, holder_of
+from spe.wire.fields import Role
 from spe.wire.framing import UNAUTHENTICATED_BYTES, Frame, FrameReader, FrameType
 from spe.wire.greeting import check_welcome
-from spe.wire.messages import (
-    HELLO_VALUES_MAX,
-    PROTOCOL,
-    STATUS_VALUES_MAX,
-    VALUES_MAX,
-    Hello,
-    Message,
-    Role,
-    Welcome,
-    decode_message,
-)
+from spe.wire.messages.connection import PROTOCOL, Hello, Welcome
+from spe.wire.messages.message import HELLO_VALUES_MAX, STATUS_VALUES_MAX, VALUES_MAX, Message, decode_message
 
 #: Environment variable with the shared secret of the cluster.
 TOKEN_VARIABLE: Final = "SPE_TOKEN"

@@ -16,7 +16,7 @@ from spe.plan.revision import Revision
 from spe.runtime.env import Env
 from spe.runtime.log_line import Level, say
 from spe.stream.history import DirectoryApplied
-from spe.wire.messages import DirectoryAnswer, DirectoryRequest
+from spe.wire.messages.connection import DirectoryAnswer, DirectoryRequest
 
 #: Time after which a process that is behind asks again.
 ASK_AGAIN_US: Final = 1_000_000

@@ -6,10 +6,6 @@ Messages in the other direction are answers, and are checked by the process that
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Final
-
 from spe.errors import RemoteProtocolError
 from spe.plan.directory import COORDINATOR, Directory
 from spe.plan.plan import Plan
@@ -18,101 +14,13 @@ from spe.stream.history import host_of
 from spe.stream.ids import PartitionId
 from spe.stream.names import UnitId
 from spe.wire.fields import Role
-from spe.wire.messages import (
-    Announced,
-    CommitPushed,
-    DirectoryAnswer,
-    DirectoryRequest,
-    DropParts,
-    EndPushed,
+from spe.wire.messages.feeds import (
     Heartbeat,
-    HeartbeatAnswer,
-    Hello,
-    Inject,
-    InjectAnswer,
-    JoinCluster,
-    JoinClusterAnswer,
-    Message,
-    MoveAnswer,
-    MoveOrder,
-    NotReady,
-    Order,
-    OrderAnswer,
-    OtherLog,
-    PartnerAnswer,
-    PartnerRequest,
-    PartStaged,
-    PushCommitted,
-    PushEnded,
-    PushWaits,
-    Refused,
-    SetAnswer,
-    SetMode,
-    SetOrder,
-    SnapshotPart,
-    SnapshotRefused,
-    SnapshotRequest,
-    StagePart,
-    StateChange,
-    Status,
-    StatusRequest,
     Subscribe,
-    Subscribed,
-    Truncated,
-    Welcome,
 )
-
-_EVERYBODY: Final[frozenset[Role]] = frozenset(
-    ("node", "source", "client", "coordinator", "control", "newcomer", "writer")
-)
-_CONSUMERS: Final[frozenset[Role]] = frozenset(("node", "client"))
-_NOBODY: Final[frozenset[Role]] = frozenset()
-
-#: Roles that may send a message over a connection that they opened.
-SENDERS: Final[Mapping[type[Message], frozenset[Role]]] = MappingProxyType(
-    {
-        Hello: _EVERYBODY,
-        Subscribe: _CONSUMERS,
-        SetMode: _CONSUMERS,
-        Heartbeat: _CONSUMERS | {"coordinator"},
-        PartnerRequest: frozenset(("node",)),
-        SnapshotRequest: frozenset(("node",)),
-        Order: frozenset(("coordinator",)),
-        DirectoryRequest: _CONSUMERS | {"coordinator"},
-        DirectoryAnswer: frozenset(("node", "coordinator")),
-        StatusRequest: frozenset(("control",)),
-        Inject: frozenset(("control",)),
-        MoveOrder: frozenset(("control",)),
-        SetOrder: frozenset(("control",)),
-        JoinCluster: frozenset(("newcomer",)),
-        StagePart: frozenset(("writer",)),
-        CommitPushed: frozenset(("writer",)),
-        DropParts: frozenset(("writer",)),
-        EndPushed: frozenset(("writer",)),
-        # Answers and elements go the other way only.
-        Welcome: _NOBODY,
-        Refused: _NOBODY,
-        Subscribed: _NOBODY,
-        NotReady: _NOBODY,
-        Truncated: _NOBODY,
-        OtherLog: _NOBODY,
-        StateChange: _NOBODY,
-        HeartbeatAnswer: _NOBODY,
-        Announced: _NOBODY,
-        PartnerAnswer: _NOBODY,
-        SnapshotPart: _NOBODY,
-        SnapshotRefused: _NOBODY,
-        Status: _NOBODY,
-        InjectAnswer: _NOBODY,
-        MoveAnswer: _NOBODY,
-        SetAnswer: _NOBODY,
-        JoinClusterAnswer: _NOBODY,
-        OrderAnswer: _NOBODY,
-        PartStaged: _NOBODY,
-        PushCommitted: _NOBODY,
-        PushWaits: _NOBODY,
-        PushEnded: _NOBODY,
-    }
+from spe.wire.messages.message import Message
+from spe.wire.messages.replicas import (
+    PartnerRequest,
 )
 
 
@@ -141,7 +49,7 @@ def wrong_claim(plan: Plan, directory: Directory, role: Role, name: str) -> str 
 def check_right(directory: Directory, role: Role, name: str, message: Message) -> None:
     """Raises RemoteProtocolError if a peer must not send this message, or not on behalf of the named process."""
     kind = type(message)
-    if role not in SENDERS[kind]:
+    if role not in message.SENDERS:
         raise RemoteProtocolError(f"a {role} must not send {kind.__name__}")
     match message:
         case Heartbeat():  # first: nearly all messages are heartbeats

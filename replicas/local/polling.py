@@ -24,7 +24,8 @@ from spe.status import (
     SupervisorStatus,
     UnreachedStatus,
 )
-from spe.wire.messages import Inject, InjectAnswer, Message, Status, StatusRequest, expect
+from spe.wire.messages.commands import Inject, InjectAnswer, Status, StatusRequest
+from spe.wire.messages.message import Message, expect
 
 #: Time after which an answer is no longer awaited: the process is busy, frozen or cut off.
 ANSWER_S: Final = 1.0

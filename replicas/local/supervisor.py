@@ -8,10 +8,12 @@ from typing import Any, Final
 
 import trio
 
+from consistency.faults.kind import Do
+from consistency.faults.kinds import KINDS
 from replicas.faults.links import LinkFaultMaker
-from replicas.faults.model import Fault, FaultKind, one_fault, refuse_unreal
+from replicas.faults.model import Fault, one_fault, refuse_unreal
 from replicas.faults.runner import FaultRunner, Happening
-from replicas.faults.state import Action, Conditions, Do, FaultState
+from replicas.faults.state import Action, Conditions, FaultState
 from replicas.local.cluster import Cluster
 from replicas.local.polling import Poller
 from replicas.local.process import Phase
@@ -68,8 +70,9 @@ class Hands:
 
     async def once(self, fault: Fault) -> str:
         """Causes a fault without duration; returns "" or an error."""
-        pairs = self._state.pairs(fault)
-        return self._links.reset(pairs) if fault.kind is FaultKind.RESET else self._links.half_open(pairs)
+        action = KINDS[fault.kind].once
+        assert action is not None
+        return self._links.once(action, self._state.pairs(fault))
 
     async def _tell(self, name: str) -> str:
         """Sends conditions; a frozen or dead process gets them when it runs again."""

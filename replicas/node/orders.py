@@ -10,7 +10,7 @@ from spe.plan.directory import COORDINATOR
 from spe.runtime.log_line import Level, say
 from spe.stream.ids import ReplicaId
 from spe.stream.names import NodeState, UnitId
-from spe.wire.messages import Order, OrderAnswer
+from spe.wire.messages.replicas import Order, OrderAnswer
 
 
 class OrderRefused(SpeError):

@@ -14,7 +14,7 @@ from spe.stream.batch import Batch, Element
 from spe.stream.ids import Channel, ReplicaId
 from spe.stream.names import NodeState, StreamId
 from spe.stream.schema import Schema
-from spe.wire.messages import Ack
+from spe.wire.messages.feeds import Ack
 
 
 class Effects(Protocol):

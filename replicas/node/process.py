@@ -35,7 +35,7 @@ from spe.runtime.log_line import Level, say
 from spe.status import NodeStatus, ReplicaStatus, SettingsStatus
 from spe.stream.ids import Channel, PartitionId
 from spe.stream.names import NodeId, StreamId, UnitId
-from spe.wire.messages import (
+from spe.wire.messages.feeds import (
     ANNOUNCEMENTS_MAX,
     Announced,
     Announcement,
@@ -43,16 +43,13 @@ from spe.wire.messages import (
     HeartbeatAnswer,
     Held,
     Load,
-    Message,
     NotReady,
-    Order,
     OtherLog,
-    PartnerAnswer,
-    PartnerRequest,
-    SnapshotRequest,
     Subscribe,
     Truncated,
 )
+from spe.wire.messages.message import Message
+from spe.wire.messages.replicas import Order, PartnerAnswer, PartnerRequest, SnapshotRequest
 
 
 class NodeProcess:

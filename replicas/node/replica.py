@@ -36,7 +36,7 @@ from spe.status import ReplicaStatus
 from spe.stream.ids import Channel, ReplicaId
 from spe.stream.names import Kind, NodeState
 from spe.stream.schema import Schema
-from spe.wire.messages import OutputStatus
+from spe.wire.messages.feeds import OutputStatus
 from spe.wire.state_size import state_bytes
 
 _ADVANCE: Final = events.Advance()

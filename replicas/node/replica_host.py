@@ -24,7 +24,7 @@ from spe.runtime.spill import Handle, Shelf, Spill, SpillFolder, SpillNotLoaded
 from spe.stream.ids import Channel, ReplicaId
 from spe.stream.names import NodeState, StreamId
 from spe.stream.schema import Schema
-from spe.wire.messages import NotReady, OtherLog, Subscribe, Subscribed, Truncated
+from spe.wire.messages.feeds import NotReady, OtherLog, Subscribe, Subscribed, Truncated
 
 
 class ReplicaHost:

@@ -22,7 +22,7 @@ from spe.runtime.log_line import Level, say
 from spe.runtime.spill import SpillNotLoaded
 from spe.stream.ids import PartitionId, ReplicaId
 from spe.stream.names import NodeId, UnitId
-from spe.wire.messages import SnapshotRefused, SnapshotRequest
+from spe.wire.messages.replicas import SnapshotRefused, SnapshotRequest
 
 
 class Snapshots:

@@ -11,7 +11,7 @@ from replicas.node.replica_host import ReplicaHost
 from spe.errors import LogCorrupt, OperatorFailed
 from spe.runtime.spill import SpillDamaged, SpillNotLoaded
 from spe.stream.ids import PartitionId
-from spe.wire.messages import PartnerRequest
+from spe.wire.messages.replicas import PartnerRequest
 
 #: Loaded pieces that stay in memory while a replica has more to do: other work may come before their use.
 LOADED_PIECES: Final = 16

@@ -37,18 +37,10 @@ from spe.runtime.log_line import Level, say
 from spe.status import CoordinatorStatus
 from spe.stream.names import NodeId
 from spe.stream.times import SECOND
-from spe.wire.messages import (
-    HeartbeatAnswer,
-    JoinCluster,
-    JoinClusterAnswer,
-    Message,
-    MoveAnswer,
-    MoveOrder,
-    Order,
-    OrderAnswer,
-    SetAnswer,
-    SetOrder,
-)
+from spe.wire.messages.commands import JoinCluster, JoinClusterAnswer, MoveAnswer, MoveOrder, SetAnswer, SetOrder
+from spe.wire.messages.feeds import HeartbeatAnswer
+from spe.wire.messages.message import Message
+from spe.wire.messages.replicas import Order, OrderAnswer
 
 #: Orders that may await an answer at once.
 UNANSWERED: Final = 256
@@ -124,6 +116,12 @@ class Coordinator:
         injector: Injector | None = None,
     ) -> None:
         self._injector = injector
+        #: By type of message.
+        self.handlers: dict[type[Message], Handler] = {
+            MoveOrder: lambda visitor, message: self.move(message),
+            SetOrder: lambda visitor, message: self.set(message),
+            JoinCluster: lambda visitor, message: self.join(visitor.name, message),
+        }
         #: Set once the coordinator runs.
         self.server: Server | None = None
         self._env = env
@@ -179,12 +177,7 @@ class Coordinator:
         """
         self.epoch = self._me.incarnation = await self._store.begin(self._env.clock.wall_us())
         await self.directories.begin()
-        handlers: dict[type[Message], Handler] = {
-            MoveOrder: lambda visitor, message: self.move(message),
-            SetOrder: lambda visitor, message: self.set(message),
-            JoinCluster: lambda visitor, message: self.join(visitor.name, message),
-        }
-        service = Service(COORDINATOR, self.status, handlers)
+        service = Service(COORDINATOR, self.status, self.handlers)
         self.server = server = Server(self._env, self._plan, self.directories, service, self._injector)
         self._env.trace.event("coordinator_began", epoch=self.epoch)
         async with trio.open_nursery() as nursery:

@@ -20,7 +20,8 @@ from spe.plan.revision import Revision, encode_node
 from spe.runtime.env import Env
 from spe.runtime.log_line import Level, say
 from spe.stream.names import NodeId
-from spe.wire.messages import JoinCluster, JoinClusterAnswer, expect
+from spe.wire.messages.commands import JoinCluster, JoinClusterAnswer
+from spe.wire.messages.message import expect
 
 #: Pause between two attempts to reach the coordinator.
 _AGAIN_S: Final = 1.0

@@ -29,7 +29,7 @@ from spe.stream.ids import PartitionId, ReplicaId
 from spe.stream.names import NodeId
 from spe.stream.times import SECOND
 from spe.wire.fields import MANY
-from spe.wire.messages import MoveAnswer, MoveOrder, ProposedMove, Remark
+from spe.wire.messages.commands import MoveAnswer, MoveOrder, ProposedMove, Remark
 
 #: Advice where an order is opposite to one that is carried out.
 _LATER: Final = "take that back first, or wait until it is over"

@@ -21,7 +21,7 @@ from spe.plan.plan import Plan
 from spe.status import StandbyStatus
 from spe.stream.ids import Channel, ReplicaId
 from spe.stream.names import NodeId, NodeState
-from spe.wire.messages import OutputStatus
+from spe.wire.messages.feeds import OutputStatus
 
 #: A checkpoint is requested early where an upstream log has reached this fill and is kept for us:
 FULL = 0.5

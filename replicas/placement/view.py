@@ -18,7 +18,7 @@ from spe.plan.plan import Plan
 from spe.status import PartitionLoad
 from spe.stream.ids import Channel, PartitionId, ReplicaId
 from spe.stream.names import NodeId, NodeState, StreamId, UnitId
-from spe.wire.messages import HeartbeatAnswer, OutputStatus
+from spe.wire.messages.feeds import HeartbeatAnswer, OutputStatus
 
 
 class Made(NamedTuple):

@@ -16,7 +16,7 @@ from spe.runtime.spill import SpillNotLoaded
 from spe.stream.schema import Schema
 from spe.wire.codec import ElementEncoder
 from spe.wire.framing import Buffer
-from spe.wire.messages import StateChange, Subscribed
+from spe.wire.messages.feeds import StateChange, Subscribed
 
 #: Most bytes of one pull, which is encoded and sent in one piece.
 PULL_BYTES: Final = 512 << 10

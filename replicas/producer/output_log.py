@@ -22,7 +22,7 @@ from spe.stream.ids import Channel
 from spe.stream.names import Kind, NodeState
 from spe.stream.schema import Schema
 from spe.stream.times import format_timestamp
-from spe.wire.messages import Mode, Start
+from spe.wire.fields import Mode, Start
 
 #: An incarnation that no process has: not heard yet.
 _NEVER: Final = -1

@@ -13,7 +13,7 @@ from replicas.link.directory import DirectoryExchange, DirectoryKeeper
 from replicas.link.rights import check_right, no_host, wrong_claim
 from replicas.producer.connection_limits import Reception
 from replicas.producer.feed import Accepted, Feeds
-from replicas.producer.service import REFUSALS, Handler, Service, Visitor
+from replicas.producer.service import Handler, Service, Visitor
 from spe.errors import LinkBroken, LinkClosed, LogError, RemoteProtocolError
 from spe.plan.directory import Version
 from spe.plan.plan import Plan
@@ -21,37 +21,21 @@ from spe.runtime.env import Env
 from spe.runtime.rate_limited_trace import RateLimitedTrace
 from spe.runtime.tls import TlsNetwork, holder_of
 from spe.status import DirectoryStatus, ProcessStatus, ReaderOfOtherLog, ServerStatus
+from spe.wire.fields import SNAPSHOT_PART_BYTES
 from spe.wire.framing import CONTROL_BYTES
 from spe.wire.greeting import check_hello
-from spe.wire.messages import (
-    ANNOUNCEMENTS_MAX,
-    SNAPSHOT_PART_BYTES,
-    Announced,
-    CommitPushed,
-    DirectoryAnswer,
-    DirectoryRequest,
-    EndPushed,
-    Heartbeat,
-    Hello,
-    Inject,
-    InjectAnswer,
-    Message,
-    NotReady,
+from spe.wire.messages.commands import Inject, InjectAnswer, Status, StatusRequest
+from spe.wire.messages.connection import DirectoryAnswer, DirectoryRequest, Hello, Refused, Welcome
+from spe.wire.messages.feeds import ANNOUNCEMENTS_MAX, Announced, Heartbeat, NotReady, OtherLog, SetMode, Subscribe
+from spe.wire.messages.message import Message
+from spe.wire.messages.pushes import CommitPushed, EndPushed, PushWaits, StagePart
+from spe.wire.messages.replicas import (
     OrderAnswer,
-    OtherLog,
     PartnerAnswer,
     PartnerRequest,
-    PushWaits,
-    Refused,
-    SetMode,
     SnapshotPart,
     SnapshotRefused,
     SnapshotRequest,
-    StagePart,
-    Status,
-    StatusRequest,
-    Subscribe,
-    Welcome,
 )
 
 T = TypeVar("T")
@@ -216,9 +200,7 @@ class Server:
         kind = type(message)
         if (handler := self._service.handlers.get(kind)) is not None:
             return handler
-        if (refusal := REFUSALS.get(kind)) is None:
-            raise RemoteProtocolError(f"unexpected {kind.__name__}")
-        return lambda visitor, message: refusal(self._service.name, message)
+        return lambda visitor, message: message.refusal(self._service.name)
 
     async def _reply(self, visit: _Visit, message: Message) -> None:
         """Sends the answer of the message's handler."""

@@ -12,7 +12,8 @@ from spe.runtime.spill import SpillNotLoaded
 from spe.stream.batch import Batch, BoolArray, Boundary, Element, RecDone, Undo
 from spe.stream.names import Kind, NodeState
 from spe.stream.times import BEFORE_TIME, END_OF_TIME, saturating_add
-from spe.wire.messages import Mode, StateChange
+from spe.wire.fields import Mode
+from spe.wire.messages.feeds import StateChange
 
 #: Bytes that an element without rows counts as.
 MARK_BYTES: Final = 32

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spe.plan.plan import Plan
-from spe.wire.messages import Subscribe
+from spe.wire.messages.feeds import Subscribe
 
 
 def substream(plan: Plan, message: Subscribe) -> tuple[int, int, tuple[int, ...]] | None:

@@ -6,21 +6,22 @@ and the story says so; the schedule stays the same data in any state of the run.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from random import Random
 
 import trio
 
 from consistency.checking.bounds import has_room
-from replicas.faults.model import Fault, FaultKind
+from consistency.faults.kind import Do, HostFaults, Once
+from consistency.faults.kinds import HEAL, KINDS
+from replicas.faults.model import Fault
 from replicas.faults.runner import FaultRunner, Happening
-from replicas.faults.state import DOWN, Action, Do, FaultState
+from replicas.faults.state import Action, FaultState
 from replicas.node.replica import Replica
 from replicas.simulation.features.replan import CHECKPOINTS, OTHER_IDS, replanned, with_other_checkpoints
 from replicas.simulation.world.clock import EPOCH_US, SimClock, now_us
 from replicas.simulation.world.cluster import SimCluster
-from replicas.simulation.world.link import LinkState
 from spe.plan.directory import COORDINATOR
 from spe.plan.plan import Plan
 from spe.plan.retention import streams_below
@@ -53,7 +54,9 @@ class FaultDriver:
         self._unlimited = unlimited
         self._state = FaultState(cluster.hosts())
         self._told: dict[int, FaultBegan] = {}
-        self._lasting: dict[FaultKind, set[str]] = {}
+        #: Hosts that run slowly, or whose clock is off.
+        self._slow: set[str] = set()
+        self._skewed: set[str] = set()
         self.down: set[str] = set()
         self.left: set[str] = set()
         #: Nodes with a permanent kill that is ordered but not done.
@@ -88,7 +91,7 @@ class FaultDriver:
 
     async def heal(self) -> None:
         """Heals everything, and starts all processes except nodes that were killed permanently."""
-        await self.runner.inject(Fault(FaultKind.HEAL))
+        await self.runner.inject(Fault(HEAL))
         self._apply()  # including faults that end now, before their end is applied
         for host in self._cluster.frozen():
             self._cluster.thaw(host)
@@ -104,8 +107,7 @@ class FaultDriver:
         match action.do:
             case Do.KILL | Do.POWER | Do.WIPE:
                 for_good = host in self._for_good
-                why = self._spare(host, action.do)
-                why = why or (self._needed(host) if for_good else "")
+                why = self._spare(host, action.do) or (self._needed(host) if for_good else "")
                 self._for_good.discard(host)
                 if why:
                     return why
@@ -169,60 +171,53 @@ class FaultDriver:
 
     def _choose_plan(self, host: str) -> None:
         """Returns the plan for the next start of a process."""
-        item = self._state.suffering(FaultKind.REPLAN).get(host)
+        change = self._state.hosts().get(host, HostFaults()).change
         self._cluster.plans.pop(host, None)
         self._cluster.directories.pop(host, None)
         self._strangers.discard(host)
         # Two processes with another query would form their own cluster, with its own results.
-        if item is not None and not (item.change in OTHER_IDS and self._strangers):
-            self._cluster.plans[host] = replanned(self._cluster.plan, item.change)
-            if item.change == CHECKPOINTS:
+        if change and not (change in OTHER_IDS and self._strangers):
+            self._cluster.plans[host] = replanned(self._cluster.plan, change)
+            if change == CHECKPOINTS:
                 self._cluster.directories[host] = with_other_checkpoints(self._cluster.directory)
-            if item.change in OTHER_IDS:
+            if change in OTHER_IDS:
                 self._strangers.add(host)
 
     def _apply(self) -> None:
         """Applies the state of links, disks, clocks and speeds."""
-        cluster, state = self._cluster, self._state
-        links = state.links()
-        cluster.network.set_links(
-            {
-                pair: LinkState(link.cut, link.delay_us, link.jitter_us, link.bytes_per_s, link.loss)
-                for pair, link in links.items()
-            },
-            {pair for pair, link in links.items() if link.refused},
-        )
-        slow, lying = state.suffering(FaultKind.SLOW_DISK), state.suffering(FaultKind.LIE)
-        self._lied.update(lying)
+        links = self._state.links()
+        self._cluster.network.set_links(links, {pair for pair, link in links.items() if link.refused})
+        self._apply_to_hosts(self._state.hosts())
+
+    def _apply_to_hosts(self, hosts: Mapping[str, HostFaults]) -> None:
+        cluster, good = self._cluster, HostFaults()
+        self._lied.update(host for host, faults in hosts.items() if faults.lies)
         for host, disk in cluster.disks.items():
-            disk.stall(host in state.suffering(FaultKind.STALL))
-            disk.sync_s = slow[host].by_us / 1e6 if host in slow else 0.0
-            disk.lies = host in lying
-            disk.space_left = 0 if host in state.suffering(FaultKind.FULL) else None
+            faults = hosts.get(host, good)
+            disk.stall(faults.stalled)
+            disk.sync_s = faults.sync_us / 1e6
+            disk.lies = faults.lies
+            disk.space_left = 0 if faults.full else None
             if host in cluster.ended_alone - self._strangers and disk.space_left is None:
                 cluster.restart(host)  # its operator has made room, and starts it again
-        busy = state.suffering(FaultKind.BUSY)
-        for host in self._changed(FaultKind.BUSY, set(busy)):
-            cluster.slow(host, busy[host].amount if host in busy else 1)
-        skewed = state.suffering(FaultKind.SKEW)
-        for host in self._changed(FaultKind.SKEW, set(skewed)):
-            cluster.skew(host, skewed[host].by_us if host in skewed else 0)
+        before, self._slow = self._slow, {host for host, faults in hosts.items() if faults.times > 1}
+        for host in sorted(before ^ self._slow):
+            cluster.slow(host, hosts.get(host, good).times)
+        before, self._skewed = self._skewed, {host for host, faults in hosts.items() if faults.skew_us}
+        for host in sorted(before ^ self._skewed):
+            cluster.skew(host, hosts.get(host, good).skew_us)
         cluster.lag_s = {
-            host.removeprefix("client:"): item.by_us / 1e6 for host, item in state.suffering(FaultKind.LAG).items()
+            host.removeprefix("client:"): faults.lag_us / 1e6 for host, faults in hosts.items() if faults.lag_us
         }
-
-    def _changed(self, kind: FaultKind, hosts: set[str]) -> list[str]:
-        before = self._lasting.get(kind, set())
-        self._lasting[kind] = hosts
-        return sorted(hosts ^ before)
 
     async def _once(self, fault: Fault) -> str:
         await trio.lowlevel.checkpoint()
-        if fault.kind is FaultKind.RESET:
+        action = KINDS[fault.kind].once
+        if action is Once.RESET:
             for a, b in self._state.pairs(fault):
                 self._cluster.network.reset(a, b)
             return ""
-        if fault.kind is FaultKind.HALF_OPEN:
+        if action is Once.HALF_OPEN:
             pairs = sorted({(min(pair), max(pair)) for pair in self._state.pairs(fault)})
             opened = [self._cluster.network.half_open(a, b, self._random) for a, b in pairs]
             return "" if any(opened) else "there is no connection"
@@ -322,22 +317,23 @@ class FaultDriver:
 
     def _tell(self, event: str, happening: Happening) -> None:
         fault = happening.fault
-        if event == "began" and fault.kind in DOWN and fault.for_us is None:
+        kind = KINDS[fault.kind]
+        if event == "began" and kind.kills and fault.for_us is None:
             self._for_good.update(set(fault.first) & set(self._cluster.directory.nodes))
         self._cluster.log.append(f"{trio.current_time():9.3f} ------------ {event} {fault} {happening.errors or ''}")
         key = id(happening)
         if event == "began":
-            if fault.second or fault.kind is FaultKind.HEAL:
-                links = self._state.pairs(fault) if fault.kind is not FaultKind.HEAL else []
-                self._told[key] = self._cluster.began(str(fault.kind), (), links, fault.severity)
-            elif fault.kind is not FaultKind.FREEZE:  # the cluster reports freezes itself
-                kind = f"{fault.kind} {fault.change}" if fault.change else str(fault.kind)
-                self._told[key] = self._cluster.began(kind, fault.first, (), fault.severity)
+            if fault.second or fault.kind == HEAL:
+                links = self._state.pairs(fault) if fault.kind != HEAL else []
+                self._told[key] = self._cluster.began(fault.kind, (), links, fault.severity)
+            elif kind.begins is not Do.FREEZE:  # the cluster reports freezes itself
+                name = f"{fault.kind} {fault.change}" if fault.change else fault.kind
+                self._told[key] = self._cluster.began(name, fault.first, (), fault.severity)
         if event == "failed":
             self.skipped.append(f"{now_us() / 1e6:.3f} {fault}: {'; '.join(happening.errors)}")
         if event == "ended" or fault.for_us is None:
             began = self._told.pop(key, None)
-            if began is not None and (event == "ended" or fault.kind not in _LASTING):
+            if began is not None and (event == "ended" or not kind.lasts):
                 self._cluster.ended(began)
             elif began is not None:
                 self._told[key] = began
@@ -351,20 +347,3 @@ def _below_cut(plan: Plan) -> frozenset[PartitionId]:
         if streams & {i.stream for i in unit.inputs}
         for p in range(unit.partitions)
     )
-
-
-_LASTING = (
-    FaultKind.CUT,
-    FaultKind.DELAY,
-    FaultKind.SLOW,
-    FaultKind.LOSS,
-    FaultKind.REFUSE,
-    FaultKind.BUSY,
-    FaultKind.LAG,
-    FaultKind.STALL,
-    FaultKind.FULL,
-    FaultKind.SKEW,
-    FaultKind.SLOW_DISK,
-    FaultKind.LIE,
-    FaultKind.REPLAN,
-)

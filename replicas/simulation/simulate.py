@@ -102,120 +102,174 @@ def simulate(
 
 
 async def _main(scenario: Scenario, watch: Callable[[SimCluster], None] | None, also: Judge | None) -> Outcome:
-    plan, directory = scenario.deployed()
-    row_ns: RowNs = {}
-    cluster = SimCluster(
-        plan,
-        directory,
-        seed=scenario.seed,
-        link=scenario.link(),
-        turn_us=scenario.turn_us(),
-        state_ns=scenario.state_ns(),
-        row_ns=row_ns if scenario.row_ns() else None,
-        newcomers=scenario.newcomers(),
-    )
-    outcome = Outcome(scenario, cluster.history, story=cluster.log)
-    driver = FaultDriver(
-        cluster,
-        Random(f"{scenario.seed}/faults"),
-        unlimited=bool(scenario.options.get("unlimited", False)),
-        source_disks=scenario.source_disks(),
-    )
-    proofs = scenario.proofs()
-    proof = None if proofs is None else Proof(cluster, Random(f"{scenario.seed}/proofs"), outcome.counters)
-    writers = writers_of(cluster, scenario.pushes())
-    reference, left = None, ""
-    rejected: dict[PartitionId, list[Rejection]] = {}
+    run = _SimulatedRun(scenario, watch)
+    reference = None
     try:
-        async with cluster:
-            await cluster.start()
-            for writer in writers:
-                cluster.spawn(writer.run)
-            async with trio.open_nursery() as nursery:
-                await nursery.start(driver.run, scenario.faults)
-                nursery.start_soon(order_moves, cluster, scenario.moves())
-                nursery.start_soon(order_settings, cluster, scenario.settings())
-                if scenario.row_ns():
-                    nursery.start_soon(shift_loads, row_ns, scenario.row_ns())
-                if scenario.joins():  # another task would change the order of all tasks
-                    nursery.start_soon(order_joins, cluster, scenario.joins(), scenario.newcomer)
-                if proof is not None:
-                    nursery.start_soon(proof.run, proofs or ())
-                while trio.current_time() < scenario.heal_us / 1e6:
-                    await trio.sleep(min(_LOOK_S, scenario.heal_us / 1e6 - trio.current_time()))
-                    if watch is not None:
-                        watch(cluster)
-                nursery.cancel_scope.cancel()  # a fault that is due now would outlive the healing
-            await driver.heal()
-            if proof is not None:
-                await proof.go_on(ends=True)
-            deadline = trio.current_time() + scenario.grace_us / 1e6 * (not cluster.lost_logs)
-            await trio.sleep(plan.timing.gone_us() / 1e6)  # until all processes notice lost peers, a run may look over
-            if cluster.lost_logs:  # the cluster will not be quiet; it needs time to refuse the new logs
-                await trio.sleep(_REFUSE_S)
-            moves_us, moves = allowed_us(plan, cluster.over_time), cluster.open_moves()
-            if moves and not cluster.lost_logs:
-                deadline = max(deadline, trio.current_time() + moves_us / 1e6)
-            while not (over := is_quiet(cluster, driver.left | cluster.given_up)) and trio.current_time() < deadline:
-                await trio.sleep(_LOOK_S)
-                if moves > (moves := cluster.open_moves()):  # the next move gets the same time
-                    deadline = max(deadline, trio.current_time() + moves_us / 1e6)
-                if watch is not None:
-                    watch(cluster)
-            outcome.finished = over or bool(cluster.lost_logs)
-            left = "" if outcome.finished else unsettled(cluster, driver.left | cluster.given_up)
-            cluster.observe()
-            reference = cluster.reference(
-                rejected=lambda partition_id, some: rejected.setdefault(partition_id, []).extend(some)
-            )
+        async with run.cluster:
+            await run.begin()
+            await run.play()
+            await run.settle()
+            reference = run.end()
     except Stuck as error:
-        outcome.findings.append(Finding("quiet", "busy loop", cluster.history.end_us, "", str(error)))
-    outcome.skipped = driver.skipped
-    if reference is None:
-        return outcome
-    held_up = bool(cluster.given_up) and not has_room(plan)  # its unread results are kept until there is no room (A2)
-    dead = driver.left | cluster.given_up
-    if cluster.lost_logs:  # recordings of clients may end anywhere
-        dead = dead | {f"client:{name}" for name in directory.clients}
-    lost = {stream: at_us for stream, (_, at_us) in cluster.lost_logs.items()}
-    premise = Premise(healed=not held_up, survivors=driver.survivors, dead=frozenset(dead), lost=lost)
-    in_force = cluster.in_force()
-    verdict = judge(
-        cluster.history,
-        plan,
-        cluster.over_time,
-        reference,
-        premise=premise,
-        bounds=replace(Bounds.of(plan, in_force.directory), turn_us=_turn_us(scenario, cluster)),
-        recompute=cluster.reference,
-        in_force=in_force,
-    )
-    outcome.findings = verdict.findings + ([] if proof is None else proof.findings)
-    outcome.counters.merge(verdict.counters)
-    if retains(plan):
-        outcome.findings += check_retained(cluster.history, plan, cluster.versions, outcome.counters)
-        outcome.findings += check_archive(cluster)
-    if directory.coordinator.balance_us is not None:
-        count_balancing(cluster.history, outcome.counters)
-    count_joins(cluster.history, scenario.newcomers(), outcome.counters)
-    outcome.findings += check_kept(cluster, reference, premise, outcome.counters)
-    if not cluster.lost_logs:
-        outcome.findings += check_rejected(plan, reference, rejected, cluster.history.end_us, outcome.counters)
-    for writer in writers if not cluster.lost_logs else ():
-        outcome.findings += writer.check(outcome.finished, outcome.counters)
-    if also is not None:
-        outcome.findings += also(scenario, cluster, reference)
-    if left and premise.healed and premise.survivors and not outcome.findings:
-        outcome.findings.append(Finding("quiet", "all settles", cluster.history.end_us, "", left))
-    if any(host.startswith("source:") for host in cluster.lied_to):  # it has sent rows that it does not have (excluded)
-        outcome.counters.add("runs in which the disk of a source lied")
-        outcome.counters.add("runs in which such a lie was noticed", bool(outcome.findings) or bool(cluster.lost_logs))
-        outcome.findings = []
-    if held_up:
-        outcome.counters.add("runs held up by a client that cannot go on")
-    if cluster.longest_step_s:
-        outcome.counters.add("runs in which state costs time")
-    return outcome
+        run.outcome.findings.append(Finding("quiet", "busy loop", run.cluster.history.end_us, "", str(error)))
+    run.outcome.skipped = run.driver.skipped
+    if reference is not None:
+        run.judge(reference, also)
+    return run.outcome
+
+
+class _SimulatedRun:
+    """The cluster of a scenario, its faults, and what befalls it.
+
+    Attributes:
+      unsettled: what was still unsettled at the end of the grace; "" if nothing was.
+      rejected: rows that operators rejected in the run without failures.
+    """
+
+    def __init__(self, scenario: Scenario, watch: Callable[[SimCluster], None] | None) -> None:
+        self.scenario = scenario
+        self._watch = watch
+        self.plan, self.directory = scenario.deployed()
+        self._row_ns: RowNs = {}
+        self.cluster = SimCluster(
+            self.plan,
+            self.directory,
+            seed=scenario.seed,
+            link=scenario.link(),
+            turn_us=scenario.turn_us(),
+            state_ns=scenario.state_ns(),
+            row_ns=self._row_ns if scenario.row_ns() else None,
+            newcomers=scenario.newcomers(),
+        )
+        self.outcome = Outcome(scenario, self.cluster.history, story=self.cluster.log)
+        self.driver = FaultDriver(
+            self.cluster,
+            Random(f"{scenario.seed}/faults"),
+            unlimited=bool(scenario.options.get("unlimited", False)),
+            source_disks=scenario.source_disks(),
+        )
+        proves = scenario.proofs() is not None
+        random = Random(f"{scenario.seed}/proofs")
+        self._proof = Proof(self.cluster, random, self.outcome.counters) if proves else None
+        self._writers = writers_of(self.cluster, scenario.pushes())
+        self.unsettled = ""
+        self.rejected: dict[PartitionId, list[Rejection]] = {}
+
+    @property
+    def dead(self) -> Set[str]:
+        """Processes that do not return."""
+        return self.driver.left | self.cluster.given_up
+
+    async def begin(self) -> None:
+        await self.cluster.start()
+        for writer in self._writers:
+            self.cluster.spawn(writer.run)
+
+    async def play(self) -> None:
+        """Lets faults and orders happen until all heals."""
+        scenario, cluster = self.scenario, self.cluster
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self.driver.run, scenario.faults)
+            nursery.start_soon(order_moves, cluster, scenario.moves())
+            nursery.start_soon(order_settings, cluster, scenario.settings())
+            if scenario.row_ns():
+                nursery.start_soon(shift_loads, self._row_ns, scenario.row_ns())
+            if scenario.joins():  # another task would change the order of all tasks
+                nursery.start_soon(order_joins, cluster, scenario.joins(), scenario.newcomer)
+            if self._proof is not None:
+                nursery.start_soon(self._proof.run, scenario.proofs() or ())
+            while trio.current_time() < scenario.heal_us / 1e6:
+                await trio.sleep(min(_LOOK_S, scenario.heal_us / 1e6 - trio.current_time()))
+                self._look()
+            nursery.cancel_scope.cancel()  # a fault that is due now would outlive the healing
+        await self.driver.heal()
+        if self._proof is not None:
+            await self._proof.go_on(ends=True)
+
+    async def settle(self) -> None:
+        """Waits until all is quiet, or the grace is over."""
+        cluster = self.cluster
+        deadline = trio.current_time() + self.scenario.grace_us / 1e6 * (not cluster.lost_logs)
+        await trio.sleep(self.plan.timing.gone_us() / 1e6)  # until all notice lost peers, a run may look over
+        if cluster.lost_logs:  # the cluster will not be quiet; it needs time to refuse the new logs
+            await trio.sleep(_REFUSE_S)
+        moves_s, moves = allowed_us(self.plan, cluster.over_time) / 1e6, cluster.open_moves()
+        if moves and not cluster.lost_logs:
+            deadline = max(deadline, trio.current_time() + moves_s)
+        while not (over := is_quiet(cluster, self.dead)) and trio.current_time() < deadline:
+            await trio.sleep(_LOOK_S)
+            if moves > (moves := cluster.open_moves()):  # the next move gets the same time
+                deadline = max(deadline, trio.current_time() + moves_s)
+            self._look()
+        self.outcome.finished = over or bool(cluster.lost_logs)
+
+    def _look(self) -> None:
+        if self._watch is not None:
+            self._watch(self.cluster)
+
+    def end(self) -> dict[Channel, ChannelRows]:
+        """Returns the results of the run without failures."""
+        if not self.outcome.finished:
+            self.unsettled = unsettled(self.cluster, self.dead)
+        self.cluster.observe()
+        return self.cluster.reference(
+            rejected=lambda partition_id, some: self.rejected.setdefault(partition_id, []).extend(some)
+        )
+
+    def judge(self, reference: dict[Channel, ChannelRows], also: Judge | None) -> None:
+        """Adds what the checkers find."""
+        cluster, outcome, plan = self.cluster, self.outcome, self.plan
+        held_up = bool(cluster.given_up) and not has_room(plan)  # unread results are kept until there is no room (A2)
+        premise = self._premise(healed=not held_up)
+        in_force = cluster.in_force()
+        verdict = judge(
+            cluster.history,
+            plan,
+            cluster.over_time,
+            reference,
+            premise=premise,
+            bounds=replace(Bounds.of(plan, in_force.directory), turn_us=_turn_us(self.scenario, cluster)),
+            recompute=cluster.reference,
+            in_force=in_force,
+        )
+        outcome.findings = verdict.findings + ([] if self._proof is None else self._proof.findings)
+        outcome.counters.merge(verdict.counters)
+        self._judge_features(reference, premise)
+        if also is not None:
+            outcome.findings += also(self.scenario, cluster, reference)
+        if self.unsettled and premise.healed and premise.survivors and not outcome.findings:
+            outcome.findings.append(Finding("quiet", "all settles", cluster.history.end_us, "", self.unsettled))
+        if any(host.startswith("source:") for host in cluster.lied_to):  # it has sent rows that it lacks (excluded)
+            outcome.counters.add("runs in which the disk of a source lied")
+            outcome.counters.add(
+                "runs in which such a lie was noticed", bool(outcome.findings) or bool(cluster.lost_logs)
+            )
+            outcome.findings = []
+        if held_up:
+            outcome.counters.add("runs held up by a client that cannot go on")
+        if cluster.longest_step_s:
+            outcome.counters.add("runs in which state costs time")
+
+    def _premise(self, *, healed: bool) -> Premise:
+        dead = set(self.dead)
+        if self.cluster.lost_logs:  # recordings of clients may end anywhere
+            dead |= {f"client:{name}" for name in self.directory.clients}
+        lost = {stream: at_us for stream, (_, at_us) in self.cluster.lost_logs.items()}
+        return Premise(healed=healed, survivors=self.driver.survivors, dead=frozenset(dead), lost=lost)
+
+    def _judge_features(self, reference: dict[Channel, ChannelRows], premise: Premise) -> None:
+        cluster, outcome, plan = self.cluster, self.outcome, self.plan
+        if retains(plan):
+            outcome.findings += check_retained(cluster.history, plan, cluster.versions, outcome.counters)
+            outcome.findings += check_archive(cluster)
+        if self.directory.coordinator.balance_us is not None:
+            count_balancing(cluster.history, outcome.counters)
+        count_joins(cluster.history, self.scenario.newcomers(), outcome.counters)
+        outcome.findings += check_kept(cluster, reference, premise, outcome.counters)
+        if not cluster.lost_logs:
+            outcome.findings += check_rejected(plan, reference, self.rejected, cluster.history.end_us, outcome.counters)
+        for writer in self._writers if not cluster.lost_logs else ():
+            outcome.findings += writer.check(outcome.finished, outcome.counters)
 
 
 def _turn_us(scenario: Scenario, cluster: SimCluster) -> int:

@@ -42,23 +42,20 @@ from spe.stream.history import LogBehind, Sent
 from spe.stream.ids import Channel
 from spe.stream.names import NodeState, StreamId
 from spe.stream.times import BEFORE_TIME
-from spe.wire.messages import (
-    CommitPushed,
-    DropParts,
-    EndPushed,
+from spe.wire.fields import Mode
+from spe.wire.messages.feeds import (
     Heartbeat,
     HeartbeatAnswer,
-    Message,
-    Mode,
     NotReady,
     OtherLog,
     OutputStatus,
-    StagePart,
     StateChange,
     Subscribe,
     Subscribed,
     Truncated,
 )
+from spe.wire.messages.message import Message
+from spe.wire.messages.pushes import CommitPushed, DropParts, EndPushed, StagePart
 
 
 class Division:

@@ -39,7 +39,7 @@ from spe.runtime.env import AppendFile, Env
 from spe.runtime.retried_store import UntilStored
 from spe.stream.schema import Schema
 from spe.stream.strings import StringPool
-from spe.wire.messages import CommitPushed, DropParts, PartStaged, PushCommitted, PushEnded, StagePart
+from spe.wire.messages.pushes import CommitPushed, DropParts, PartStaged, PushCommitted, PushEnded, StagePart
 
 #: A commit is answered when at most this many bytes wait to be logged, so that a writer is not faster than the source.
 PENDING_BYTES: Final = 64 << 20

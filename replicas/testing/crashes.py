@@ -13,12 +13,12 @@ from typing import Any, Final, Protocol
 
 import trio
 
+from consistency.faults.kind import LinkFaults
 from replicas.connectors.server_sink import ANSWER_S, GONE
 from replicas.link.signal import Signal
 from replicas.simulation.world.clock import EPOCH_US, JumpClock, SimClock, Stuck
 from replicas.simulation.world.disk import SimDisk, torn
 from replicas.simulation.world.host import HOST, Processors, SimCompute, seeded_scheduling
-from replicas.simulation.world.link import LinkState
 from replicas.simulation.world.network import HostNetwork, SimNetwork
 from replicas.testing.blame import PromiseBroken
 from spe.errors import SpeError, leaves
@@ -28,7 +28,7 @@ from spe.runtime.production import NullTrace, SystemClock, ThreadCompute
 
 _PROCESS: Final = "process"
 _SERVER: Final = "server"
-_LINK: Final = LinkState(delay_us=1_000)
+_LINK: Final = LinkFaults(delay_us=1_000)
 #: Duration of a disk sync, and interval of checking whether all is done.
 _SYNC_S: Final = 0.01
 _LOOK_S: Final = 0.02

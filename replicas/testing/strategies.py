@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from replicas.faults.model import FaultKind, processes_of
+from replicas.faults.model import processes_of
 from replicas.testing.operators import GivenSchema, read_schema
 from replicas.testing.queries import Query, read_query
 from replicas.testing.tables import DAY_US, Timed, seconds
@@ -67,7 +67,7 @@ def faults(query: Query, *, most: int = 3, within: str | float = "10s") -> Searc
     """
     st = _hypothesis()
     _, (_, directory) = read_query(query)
-    kinds = st.sampled_from([FaultKind.CUT, FaultKind.FREEZE, FaultKind.KILL]).map(str)
+    kinds = st.sampled_from(["cut", "freeze", "kill"])
     targets = st.sampled_from(processes_of(directory))
     end_us = round(seconds(within) * 1e6)
     at = st.integers(0, max(0, end_us - 2 * _SHORTEST_US) // _SHORTEST_US).map(lambda n: n * _SHORTEST_US)

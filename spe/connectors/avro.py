@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
+from spe.connectors.declaration import shorthand
 from spe.connectors.secret import SecretKeys, placed
-from spe.connectors.server import ServerKeys, url_alone
+from spe.connectors.server import ServerKeys
 from spe.values import Model
 
 
@@ -31,7 +32,7 @@ class RegistryKeys(ServerKeys):
 class AvroKeys(Model):
     """The place of the schemas of messages."""
 
-    registry: Annotated[RegistryKeys, BeforeValidator(url_alone)] | None = Field(
+    registry: Annotated[RegistryKeys, shorthand("url")] | None = Field(
         default=None, description="a schema registry; a message begins with the id of its schema, as Confluent's do"
     )
     file: str | None = Field(

@@ -50,6 +50,8 @@ OPTIONS: Final[Mapping[str, tuple[Any, str]]] = {
     "sort": (str, "a column to replay by, such as an arrival sequence; the rows are then held in memory"),
 }
 CELLS: Final = ("columns", "delimiter", "quote", "header", "null", "timestamps")
+#: Options of live rows, which have no header.
+LIVE_OPTIONS: Final = ("format", *(option for option in CELLS if option != "header"))
 
 
 #: Modes of sinks: final rows, each exactly once; the newest answer, with tentative rows marked, and removed when they
@@ -106,8 +108,8 @@ class Reader:
       options: allowed keys of OPTIONS.
       formats: allowed values of the option ``format``.
       guarantees: its guarantees, for the documentation.
-      opens: for a connector in another package, ``module:Class`` of its reader, which is called with the schema, the
-        name of the attribute with the event time (or None), and the result of :meth:`reader`.
+      opens: ``module:Class`` of its reader, which is called with the schema, the name of the attribute with the event
+        time (or None), and the result of :meth:`reader`; imported when it is opened.
       defaults: options that it always has.
       example: a line of a source in the configuration, for the documentation.
     """
@@ -155,6 +157,18 @@ class Reader:
 
 
 @dataclass(frozen=True)
+class LiveRows(Reader):
+    """Reads rows that come as they are made, as JSON or CSV without a header."""
+
+    live: ClassVar = True
+    defaults: ClassVar = {"format": "jsonl"}
+
+    def check(self, options: Mapping[str, Any]) -> None:
+        super().check(options)
+        check_format(options)
+
+
+@dataclass(frozen=True)
 class SinkDeclaration:
     """Declares a sink, which takes a client's results.
 
@@ -165,8 +179,8 @@ class SinkDeclaration:
       about: short description.
       modes: allowed MODES, and the contents of the sink in each.
       guarantees: its guarantees, for the documentation.
-      opens: for a connector in another package, ``module:Class`` of its sink, which is called with the schemas by
-        channel, the mode, and the result of :meth:`sink`.
+      opens: ``module:Class`` of its sink, which is called with the schemas by channel, the mode, and the result of
+        :meth:`sink`; imported when it is opened.
       example: a line of a client in the configuration, for the documentation.
       not_current: reason why it lacks the mode current, for the documentation.
     """
@@ -193,6 +207,11 @@ class SinkDeclaration:
     def place(self, sink: Mapping[str, Any]) -> str:
         """Its destination, for messages, without secrets; unique among the sinks of a client."""
         return ", ".join(str(v) for k, v in sink.items() if k not in ("kind", "mode"))
+
+
+def shorthand(key: str) -> BeforeValidator:
+    """Lets a text alone stand for the object in which it has that key."""
+    return BeforeValidator(lambda value: {key: value} if isinstance(value, str) else value)
 
 
 def check_format(options: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from spe.connectors.declaration import CORRECTIONS, CURRENT, STABLE, Guarantees, SinkDeclaration
+from spe.connectors.declaration import CORRECTIONS, CURRENT, STABLE, Guarantees, SinkDeclaration, shorthand
 from spe.connectors.directory import endpoint_url
 from spe.values import S3, Model, PositiveDuration, split_open
 
@@ -30,10 +30,6 @@ def _path(value: Any) -> str:
     if parts.scheme == "s3" and parts.netloc and parts.path.strip("/"):
         return value.rstrip("/")
     raise ValueError(expected)
-
-
-def _shorthand(value: Any) -> Any:
-    return {"path": value} if isinstance(value, str) else value
 
 
 class DeltaKeys(Model):
@@ -72,7 +68,7 @@ class DeltaSinkDeclaration(SinkDeclaration):
 
 DELTA_SINK: Final = DeltaSinkDeclaration(
     "delta",
-    Annotated[DeltaKeys, BeforeValidator(_shorthand)],
+    Annotated[DeltaKeys, shorthand("path")],
     "PATH or URL, or {path: …}",
     "[a Delta table](../how-to/delta.md), in a folder or in S3",
     {
@@ -113,5 +109,6 @@ DELTA_SINK: Final = DeltaSinkDeclaration(
             "and says what to do",
         },
     ),
+    opens="replicas.connectors.delta.sink:DeltaSink",
     example='sinks: [{delta: {path: "s3://lake/totals", every: 30s}, mode: current}]',
 )

@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from spe.connectors.declaration import CELLS, KEPT_ASIDE, Guarantees, Reader, check_numbered
+from spe.connectors.declaration import CELLS, KEPT_ASIDE, Guarantees, Reader, check_numbered, shorthand
 from spe.values import S3, Model, Names, PositiveDuration, split_open
 
 _FILE: Final = "file://"
@@ -47,10 +47,6 @@ def endpoint_url(value: Any) -> str:
     if parts.scheme in ("http", "https") and parts.netloc and "@" not in parts.netloc and not parts.path.strip("/"):
         return str(value).rstrip("/")
     raise ValueError("expected http://HOST[:PORT] or https://HOST[:PORT], without credentials")
-
-
-def _shorthand(value: Any) -> Any:
-    return {"path": value} if isinstance(value, str) else value
 
 
 class DirectoryKeys(Model):
@@ -148,7 +144,7 @@ class FilesOfDirectory(Reader):
 
 DIRECTORY: Final = FilesOfDirectory(
     "directory",
-    Annotated[DirectoryKeys, BeforeValidator(_shorthand)],
+    Annotated[DirectoryKeys, shorthand("path")],
     "PATH or URL, or {path: …}",
     "files that appear in [a directory](../how-to/directories.md), or under a prefix of S3",
     ("format", *CELLS),
@@ -183,5 +179,6 @@ DIRECTORY: Final = FilesOfDirectory(
             "there are more than a million files": "the source stops; begin another folder, with another source",
         },
     ),
+    opens="replicas.connectors.files.directory_source:DirectoryReader",
     example="from: {directory: {path: incoming, until: _SUCCESS}, format: parquet}",
 )

@@ -62,7 +62,8 @@ class Folder(SinkDeclaration):
 
 
 def _file(kind: str, about: str, options: tuple[str, ...], example: str) -> File:
-    return File(kind, str, "PATH", about, options, _FILES, example=f"from: {{{example}}}")
+    opens = "replicas.connectors.formats.file_format:FileReplay"
+    return File(kind, str, "PATH", about, options, _FILES, opens, example=f"from: {{{example}}}")
 
 
 _PAGE: Final = "../how-to/real-input.md#files"
@@ -106,6 +107,7 @@ PARQUET_SINK: Final = Folder(
         other_crash="a part without its name is no part; after a power failure as after a kill",
         failures=_FULL,
     ),
+    opens="replicas.connectors.files.parquet_sink:ParquetSink",
     example="sinks: [{parquet: results}]",
     not_current="a part is never changed once it has its name; a Delta table has this mode",
 )
@@ -121,6 +123,7 @@ JSONL_SINK: Final = Folder(
         other_crash="a power failure takes what was not synced, which is then written again",
         failures=_FULL,
     ),
+    opens="replicas.connectors.sink:JsonLinesSink",
     example="sinks: [{jsonl: results, mode: corrections}]",
     not_current="lines are only appended, for programs that follow the file",
 )

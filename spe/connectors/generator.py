@@ -9,15 +9,11 @@ from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from spe.connectors.declaration import Brought, Guarantees, Reader
+from spe.connectors.declaration import Brought, Guarantees, Reader, shorthand
 from spe.plan.generators import GENERATORS
 from spe.problems import did_you_mean, one_of
 from spe.stream.times import format_duration
 from spe.values import Count, Length, Model, Moment, Positive, PositiveDuration
-
-
-def _shorthand(value: Any) -> Any:
-    return {"name": value} if isinstance(value, str) else value
 
 
 def _name(value: Any) -> str:
@@ -81,10 +77,9 @@ class Generated(Reader):
         return f"{text}, {reader['count']} rows" if reader.get("count") is not None else text
 
 
-_Options = Annotated[GeneratorKeys, BeforeValidator(_shorthand)]
 GENERATOR: Final = Generated(
     "generator",
-    _Options,
+    Annotated[GeneratorKeys, shorthand("name")],
     "{name: …}",
     "made-up rows, equal for equal seeds",
     guarantees=Guarantees(
@@ -93,5 +88,6 @@ GENERATOR: Final = Generated(
         other_crash="there is no other side",
         failures={"the log is lost": "consumers refuse the new one: its ids mean other rows"},
     ),
+    opens="replicas.connectors.generator:GeneratorReplay",
     example="from: {generator: {name: rows, rate: 500, keys: 50, duration: 30s}}",
 )

@@ -7,24 +7,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from spe.connectors.avro import AvroKeys, placed_avro
 from spe.connectors.declaration import (
-    CELLS,
     CORRECTIONS,
     CURRENT,
     KEPT_ASIDE,
+    LIVE_OPTIONS,
     STABLE,
     Guarantees,
-    Reader,
+    LiveRows,
     SinkDeclaration,
-    check_format,
+    shorthand,
 )
 from spe.connectors.secret import SecretKeys, placed
-from spe.connectors.server import ServerKeys, Url, url_alone
+from spe.connectors.server import ServerKeys, Url
 from spe.values import Address, Model, Names, PositiveDuration, size_of
 
 #: Pattern of a sender's name.
@@ -60,10 +60,6 @@ def _is_loopback(address: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _listen(value: Any) -> Any:
-    return {"listen": value} if isinstance(value, str) else value
 
 
 def _numbers(value: Any) -> dict[str, int]:
@@ -121,19 +117,7 @@ class HttpKeys(Model):
 
 
 @dataclass(frozen=True)
-class RowsOfHttp(Reader):
-    """Reads rows of JSON or CSV, without a header."""
-
-    live: ClassVar = True
-    defaults: ClassVar = {"format": "jsonl"}
-
-    def check(self, options: Mapping[str, Any]) -> None:
-        super().check(options)
-        check_format(options)
-
-
-@dataclass(frozen=True)
-class Http(RowsOfHttp):
+class Http(LiveRows):
     """Reads rows in the bodies of requests."""
 
     formats: tuple[str, ...] = ("jsonl", "csv", "avro")
@@ -150,7 +134,7 @@ class Http(RowsOfHttp):
 
 
 @dataclass(frozen=True)
-class Events(RowsOfHttp):
+class Events(LiveRows):
     """Reads rows in the data of events."""
 
     def reader(self, value: EventsKeys, data: Path) -> dict[str, Any]:
@@ -160,13 +144,12 @@ class Events(RowsOfHttp):
         return f"sse {Url.parse(reader['url'])}"
 
 
-_OPTIONS: Final = ("format", *(option for option in CELLS if option != "header"))
 HTTP: Final = Http(
     "http",
-    Annotated[HttpKeys, BeforeValidator(_listen)],
+    Annotated[HttpKeys, shorthand("listen")],
     "HOST:PORT, or {listen: …}",
     "bodies of [POST requests](../how-to/http.md)",
-    _OPTIONS,
+    LIVE_OPTIONS,
     Guarantees(
         durable="the source's log; a request is answered with 200 after the sync of its rows, all or none",
         own_crash="what was answered is there. A request without an answer is sent again: with an `Idempotency-Key` "
@@ -195,14 +178,15 @@ HTTP: Final = Http(
             "more than 256 senders use keys": "further ones get 403; they can send without a key",
         },
     ),
+    opens="replicas.connectors.http.source:HttpReceiver",
     example='from: {http: {listen: "127.0.0.1:9000", bad_rows: pass}, format: csv}',
 )
 SSE: Final = Events(
     "sse",
-    Annotated[EventsKeys, BeforeValidator(url_alone)],
+    Annotated[EventsKeys, shorthand("url")],
     "URL, or {url: …}",
     "[server-sent events](../how-to/http.md#read-a-stream-of-events), whose data are rows",
-    _OPTIONS,
+    LIVE_OPTIONS,
     Guarantees(
         durable="the server, as long as it can resume; and the source's log, from the sync of a row on",
         own_crash="goes on behind the id of the last row of the log (`Last-Event-ID`): no event twice, none missing, "
@@ -222,6 +206,7 @@ SSE: Final = Events(
             "nothing comes, not even a comment": "after `silence` it connects again",
         },
     ),
+    opens="replicas.connectors.http.events:EventReader",
     example='from: {sse: {url: "https://prices.example/stream", token: {env: PRICES_TOKEN}}}',
 )
 
@@ -259,7 +244,7 @@ class HttpSinkDeclaration(SinkDeclaration):
 
 HTTP_SINK: Final = HttpSinkDeclaration(
     "http",
-    Annotated[HttpSinkKeys, BeforeValidator(url_alone)],
+    Annotated[HttpSinkKeys, shorthand("url")],
     "URL, or {url: …}",
     "[POST requests](../how-to/http.md#send-results) of JSON lines",
     {
@@ -289,5 +274,6 @@ HTTP_SINK: Final = HttpSinkDeclaration(
             "the storage holds results of another query or mode": "the client refuses it and ends",
         },
     ),
+    opens="replicas.connectors.http.sink:HttpSink",
     example='sinks: [{http: {url: "https://shop.example/totals", token: {env: SHOP_TOKEN}}, mode: current}]',
 )

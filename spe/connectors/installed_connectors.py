@@ -13,7 +13,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final, TypeVar
 
 from spe.connectors.declaration import Reader, SinkDeclaration
-from spe.errors import ConfigError
+from spe.errors import ConfigError, SpeError
 
 READERS_GROUP: Final = "tentative_spe.readers"
 SINKS_GROUP: Final = "tentative_spe.sinks"
@@ -81,10 +81,12 @@ def register(group: str, declared: Reader | SinkDeclaration) -> None:
 
 
 def construction(declared: Reader | SinkDeclaration) -> Callable[..., Any]:
-    """Imports the class of an installed package's reader or sink.  Raises ConfigError if that fails."""
+    """Imports the class of a reader or sink.  Raises ConfigError if that fails."""
     module, _, name = declared.opens.partition(":")
     try:
         constructor: Callable[..., Any] = getattr(import_module(module), name)
+    except SpeError:
+        raise  # a package that it needs is missing
     except Exception as error:  # a foreign module may raise anything
         raise ConfigError(
             [f"connector {declared.kind!r}: {declared.opens} cannot be imported: {type(error).__name__}: {error}"]

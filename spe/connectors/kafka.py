@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from spe.connectors.avro import AvroKeys, placed_avro
 from spe.connectors.declaration import (
-    CELLS,
     CORRECTIONS,
     KEPT_ASIDE,
+    LIVE_OPTIONS,
     STABLE,
     Guarantees,
-    Reader,
+    LiveRows,
     SinkDeclaration,
-    check_format,
 )
 from spe.connectors.secret import SecretKeys, placed
 from spe.values import Model, Names, timestamp_of
@@ -151,17 +150,10 @@ def dumped(keys: Model, data: Path | None) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Kafka(Reader):
+class Kafka(LiveRows):
     """Reads messages, one row each, by offset."""
 
     formats: tuple[str, ...] = ("jsonl", "csv", "avro")
-
-    live: ClassVar = True
-    defaults: ClassVar = {"format": "jsonl"}
-
-    def check(self, options: Mapping[str, Any]) -> None:
-        super().check(options)
-        check_format(options)
 
     def fits(self, value: KafkaKeys, options: Mapping[str, Any]) -> None:
         if (value.avro is None) == (options.get("format") == "avro"):
@@ -174,13 +166,12 @@ class Kafka(Reader):
         return f"kafka {', '.join(reader['topics'])} at {', '.join(reader['servers'])}"
 
 
-_OPTIONS: Final = ("format", *(option for option in CELLS if option != "header"))
 KAFKA: Final = Kafka(
     "kafka",
     KafkaKeys,
     "{servers: HOST:PORT, topics: NAME}",
     "messages of [Kafka](../how-to/kafka.md) topics",
-    _OPTIONS,
+    LIVE_OPTIONS,
     Guarantees(
         durable="the topic, as long as it keeps a message; and the source's log, from the sync of a row on",
         own_crash="goes on at the offsets in the log: no message twice, none missing, whatever the group has committed",
@@ -214,6 +205,7 @@ KAFKA: Final = Kafka(
             "this was tested, has no such marks",
         },
     ),
+    opens="replicas.connectors.kafka.source:KafkaReader",
     example="from: {kafka: {servers: broker-1:9092, topics: orders, attributes: {ts: timestamp}}, format: jsonl}",
 )
 
@@ -281,6 +273,7 @@ KAFKA_SINK: Final = KafkaSinkDeclaration(
             "wrong credentials, or no right to write": "the client ends and says what to do",
         },
     ),
+    opens="replicas.connectors.kafka.sink:KafkaSink",
     example="sinks: [{kafka: {servers: broker-1:9092, topic: totals, key: text}}]",
     not_current="a message that was read cannot be taken back, and a compacted topic removes messages later",
 )

@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator
 
-from spe.connectors.declaration import CELLS, LEFT_OUT, Guarantees, Reader, check_format
+from spe.connectors.declaration import LEFT_OUT, LIVE_OPTIONS, Guarantees, LiveRows
 from spe.values import address_of
 
 
 @dataclass(frozen=True)
-class Lines(Reader):
+class Lines(LiveRows):
     """Reads lines, which have no header."""
-
-    live: ClassVar = True
-    defaults: ClassVar = {"format": "jsonl"}
 
     def check(self, options: Mapping[str, Any]) -> None:
         if "header" in options:
@@ -26,7 +23,6 @@ class Lines(Reader):
                 "header does not go with lines: their columns are in the order of the schema, or as columns says"
             )
         super().check(options)
-        check_format(options)
 
     def reader(self, value: Any, data: Path) -> dict[str, Any]:
         return {"address": value} if isinstance(value, str) else {}
@@ -35,7 +31,6 @@ class Lines(Reader):
         return f"{self.kind} {reader['address']}" if "address" in reader else self.kind
 
 
-_OPTIONS: Final = ("format", *(option for option in CELLS if option != "header"))
 _BAD_LINES: Final = {
     "a line cannot be understood, or has more than 1 MiB": LEFT_OUT,
     "rows come faster than the disk takes them": "nothing more is read, so that the sender waits",
@@ -45,7 +40,7 @@ TCP: Final = Lines(
     Annotated[str, BeforeValidator(address_of)],
     "HOST:PORT",
     "[lines](../how-to/real-input.md#live-lines) from any number of producers, which connect to it",
-    _OPTIONS,
+    LIVE_OPTIONS,
     Guarantees(
         durable="the source's log, from its sync on; a producer is told nothing",
         own_crash="lines that were sent and not yet synced are lost",
@@ -58,6 +53,7 @@ TCP: Final = Lines(
             "lines that have no end yet are more than 32 MiB": "the producer that sends is disconnected",
         },
     ),
+    opens="replicas.connectors.tcp:TcpListener",
     example='from: {tcp: "127.0.0.1:9001", format: csv}',
 )
 STDIN: Final = Lines(
@@ -65,7 +61,7 @@ STDIN: Final = Lines(
     Literal[True],
     "true",
     "[lines](../how-to/real-input.md#live-lines) on standard input",
-    _OPTIONS,
+    LIVE_OPTIONS,
     Guarantees(
         durable="the source's log, from its sync on",
         own_crash="lines that were read and not yet synced are lost; so is what is left in a pipe that ends with us",
@@ -73,5 +69,6 @@ STDIN: Final = Lines(
         "line may be a row",
         failures=_BAD_LINES,
     ),
+    opens="replicas.connectors.tcp:StandardInput",
     example="from: {stdin: true, format: jsonl}",
 )

@@ -10,7 +10,16 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import BeforeValidator, Field
 
-from spe.connectors.declaration import CORRECTIONS, CURRENT, LEFT_OUT, STABLE, Guarantees, Reader, SinkDeclaration
+from spe.connectors.declaration import (
+    CORRECTIONS,
+    CURRENT,
+    LEFT_OUT,
+    STABLE,
+    Guarantees,
+    Reader,
+    SinkDeclaration,
+    shorthand,
+)
 from spe.values import Model
 
 _PART: Final = r'(?:"(?:[^"]|"")+"|[^".]+)'
@@ -51,10 +60,6 @@ def _connection(value: Any) -> str:
     if _SECRET.search(value):  # the error does not repeat it
         raise ValueError("expected no password here; PGPASSWORD, a password file or a service file gives it")
     return value
-
-
-def _shorthand(value: Any) -> Any:
-    return {"table": value} if isinstance(value, str) else value
 
 
 class PostgresKeys(Model):
@@ -122,7 +127,7 @@ class PostgresReaderDeclaration(Reader):
 
 POSTGRES: Final = PostgresReaderDeclaration(
     "postgres",
-    Annotated[PostgresReaderKeys, BeforeValidator(_shorthand)],
+    Annotated[PostgresReaderKeys, shorthand("table")],
     "TABLE, or {table: …}",
     "[a table of PostgreSQL](../how-to/postgres.md#read-a-table): its rows, then each change. An attribute whose "
     "column is `_change` says `insert`, `update` or `delete`; one whose column is `_commit` has the time of the commit",
@@ -150,12 +155,13 @@ POSTGRES: Final = PostgresReaderDeclaration(
             "what happens to other tables",
         },
     ),
+    opens="replicas.connectors.postgres.source:PostgresReader",
     example="from: {postgres: {table: public.orders, connection: service=shop, changes: ignore}}",
 )
 
 POSTGRES_SINK: Final = PostgresSinkDeclaration(
     "postgres",
-    Annotated[PostgresKeys, BeforeValidator(_shorthand)],
+    Annotated[PostgresKeys, shorthand("table")],
     "TABLE, or {table: …}",
     "[a table of PostgreSQL](../how-to/postgres.md#write-a-table)",
     {
@@ -188,5 +194,6 @@ POSTGRES_SINK: Final = PostgresSinkDeclaration(
             "the password is wrong, or a privilege is missing": "the client ends and says what to do",
         },
     ),
+    opens="replicas.connectors.postgres.sink:PostgresSink",
     example="sinks: [{postgres: {table: public.totals, connection: service=shop}, mode: current}]",
 )

@@ -51,5 +51,6 @@ PUSH: Final = Pushes(
             "refused, also after restarts",
         },
     ),
+    opens="replicas.source.push:PushIntake",
     example="from: {push: [etl]}",
 )

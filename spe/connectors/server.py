@@ -65,10 +65,6 @@ def _url(value: Any) -> str:
     return value
 
 
-def url_alone(value: Any) -> Any:
-    return {"url": value} if isinstance(value, str) else value
-
-
 class ServerKeys(Model):
     """A server that we send requests to."""
 

@@ -15,7 +15,7 @@ import msgpack
 from spe.errors import LogCorrupt
 from spe.log.recording import read_segments
 from spe.runtime.env import Storage
-from spe.wire.messages import Announcement, announcements
+from spe.wire.messages.feeds import Announcement, announcements
 
 #: Folder of the announcements, below a client's.
 ANNOUNCED: Final = "announced"

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hmac
 
 from spe.errors import PeerBusy, PeerRefused, RemoteProtocolError
-from spe.wire.messages import PROTOCOL, Hello, Message, NotReady, Refused, VersionRange, Welcome, expect
+from spe.wire.messages.connection import PROTOCOL, Hello, Refused, VersionRange, Welcome
+from spe.wire.messages.feeds import NotReady
+from spe.wire.messages.message import Message, expect
 
 
 def check_hello(

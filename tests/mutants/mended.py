@@ -42,6 +42,7 @@ from replicas.simulation import simulate
 from replicas.simulation.driver import FaultDriver
 from replicas.simulation.world.cluster import SimCluster
 from replicas.simulation.world.disk import SimDisk
+from replicas.simulation.world.hosts import SimHosts
 from replicas.source.retention import SourceRetention
 from spe.stream.batch import RecDone, Undo
 from spe.stream.names import NodeState
@@ -231,7 +232,7 @@ edited(
 )
 
 
-@mutant(SimCluster, "_begin", "what is killed in the moment of its start runs all the same")
+@mutant(SimHosts, "_begin", "what is killed in the moment of its start runs all the same")
 def killed_as_it_starts_and_lives(original: Any, self: Any, host: str) -> None:
     before = self._scopes.get(host)
     original(self, host)

@@ -23,7 +23,7 @@ from spe.stream.ids import Channel
 from spe.stream.names import Kind, NodeState, StreamId
 from spe.stream.schema import Schema
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
-from spe.wire.messages import StateChange
+from spe.wire.messages.feeds import StateChange
 from tests.support.distribution import Situations
 
 SCHEMA = Schema.of(k="string!", n="int64!")

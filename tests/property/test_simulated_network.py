@@ -12,9 +12,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
+from consistency.faults.kind import LinkFaults
 from replicas.simulation.world.clock import JumpClock
 from replicas.simulation.world.host import seeded_scheduling
-from replicas.simulation.world.link import LinkState
 from replicas.simulation.world.network import HostNetwork, SimNetwork
 from replicas.simulation.world.pipe import USER_TIMEOUT_S, Pipe
 from replicas.simulation.world.stream import WINDOW_BYTES
@@ -120,7 +120,7 @@ def test_a_pipe_delivers_all_bytes_in_order() -> None:
 
 
 LINKS = st.builds(
-    LinkState,
+    LinkFaults,
     cut=st.booleans(),
     delay_us=st.sampled_from([0, 0, 1_000, 300_000]),
     jitter_us=st.sampled_from([0, 0, 500_000]),

@@ -20,23 +20,20 @@ from spe.stream.strings import StringPool
 from spe.wire.codec import ElementDecoder, ElementEncoder
 from spe.wire.framing import CONTROL_BYTES, UNAUTHENTICATED_BYTES, Frame, FrameReader, FrameType, frame
 from spe.wire.greeting import check_hello
-from spe.wire.messages import (
-    HELLO_VALUES_MAX,
-    PROTOCOL,
+from spe.wire.messages.commands import Status
+from spe.wire.messages.connection import PROTOCOL, Hello, Welcome
+from spe.wire.messages.feeds import (
     Ack,
     Announced,
     Announcement,
     Heartbeat,
     HeartbeatAnswer,
     Held,
-    Hello,
     Load,
     OutputStatus,
-    Status,
     Subscribe,
-    Welcome,
-    decode_message,
 )
+from spe.wire.messages.message import HELLO_VALUES_MAX, decode_message
 from spe.wire.state import decode_state, encode_state
 from tests.support.statuses import a_node, a_replica
 

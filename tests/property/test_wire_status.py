@@ -16,7 +16,8 @@ from pydantic import TypeAdapter
 from spe.status import ClusterStatus, ProcessStatus, plain, status_of
 from spe.stream.names import NodeState
 from spe.wire.framing import CONTROL_BYTES, FrameReader
-from spe.wire.messages import Status, decode_message
+from spe.wire.messages.commands import Status
+from spe.wire.messages.message import decode_message
 from tests.support.distribution import Situations
 
 KINDS = get_args(ProcessStatus)

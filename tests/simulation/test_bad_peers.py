@@ -15,22 +15,11 @@ from replicas.simulation.world.clock import JumpClock
 from spe.errors import LinkBroken
 from spe.stream.names import NodeId
 from spe.wire.framing import FrameReader, FrameType, frame
-from spe.wire.messages import (
-    PROTOCOL,
-    Heartbeat,
-    HeartbeatAnswer,
-    Hello,
-    Message,
-    NotReady,
-    Refused,
-    SnapshotRequest,
-    StatusRequest,
-    Subscribe,
-    Truncated,
-    VersionRange,
-    Welcome,
-    decode_message,
-)
+from spe.wire.messages.commands import StatusRequest
+from spe.wire.messages.connection import PROTOCOL, Hello, Refused, VersionRange, Welcome
+from spe.wire.messages.feeds import Heartbeat, HeartbeatAnswer, NotReady, Subscribe, Truncated
+from spe.wire.messages.message import Message, decode_message
+from spe.wire.messages.replicas import SnapshotRequest
 from tests.simulation.test_cluster import SECONDS, Outcome, make_plan
 from tests.support.faulty_cluster import FaultyCluster
 

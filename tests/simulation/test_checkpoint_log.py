@@ -27,7 +27,7 @@ from spe.plan.nodes import Checkpoints
 from spe.stream.history import Note
 from spe.stream.ids import ReplicaId
 from spe.stream.names import NodeState
-from spe.wire.messages import SnapshotRefused
+from spe.wire.messages.replicas import SnapshotRefused
 from tests.support.faulty_cluster import FaultyCluster
 from tests.support.log_checks import logs_checked
 from tests.support.long_forms import long_but

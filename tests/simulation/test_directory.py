@@ -25,7 +25,7 @@ from spe.plan.revision import revised
 from spe.stream.history import DirectoryApplied, Received
 from spe.stream.ids import PartitionId, ReplicaId
 from spe.stream.names import NodeId, UnitId
-from spe.wire.messages import DirectoryAnswer
+from spe.wire.messages.connection import DirectoryAnswer
 from tests.simulation.test_buffers import longer
 from tests.simulation.test_cluster import make_plan
 from tests.simulation.test_standbys import gone, runs, tentative, with_standbys

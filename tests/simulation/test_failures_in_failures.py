@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 import trio
 
+from consistency.faults.kind import LinkFaults
 from replicas.node.replica import Replica
-from replicas.simulation.world.link import LinkState
 from spe.plan.deploy import Deployed
 from spe.plan.directory import Directory
 from spe.plan.plan import Limits, Plan
@@ -26,7 +26,7 @@ from tests.support.situations import inside, play, until
 LITTLE = Limits(slice_rows=5)
 TURN_US = 20_000
 #: With this a switch takes time.
-FAR = LinkState(delay_us=15_000)
+FAR = LinkFaults(delay_us=15_000)
 REPLICAS = ("u1/0@n1a", "u1/0@n1b")
 
 UP_FAILURE, STABILIZATION, STABLE = NodeState.UP_FAILURE, NodeState.STABILIZATION, NodeState.STABLE

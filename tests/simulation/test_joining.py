@@ -22,7 +22,7 @@ from spe.plan.nodes import Node
 from spe.stream.history import DirectoryApplied, Note, ProcessUp
 from spe.stream.ids import PartitionId
 from spe.stream.names import NodeId, NodeState, UnitId
-from spe.wire.messages import MoveOrder
+from spe.wire.messages.commands import MoveOrder
 from tests.simulation.seldom import CONFIG
 from tests.simulation.test_checkpoint_log import logged
 from tests.simulation.test_directory import two_units

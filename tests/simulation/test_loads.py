@@ -12,7 +12,7 @@ from replicas.checkpoint.store import encode_snapshot
 from replicas.simulation.world.clock import JumpClock
 from spe.stream.ids import PartitionId, ReplicaId
 from spe.stream.names import NodeId, NodeState, UnitId
-from spe.wire.messages import MoveOrder
+from spe.wire.messages.commands import MoveOrder
 from tests.simulation.test_buffers import longer
 from tests.simulation.test_cluster import make_plan
 from tests.simulation.test_reconcile import make_plan as reconciling

@@ -29,7 +29,7 @@ from spe.plan.plan import Plan
 from spe.stream.history import Note
 from spe.stream.ids import Channel, PartitionId
 from spe.stream.names import NodeId, NodeState, StreamId, UnitId
-from spe.wire.messages import OtherLog, Subscribe
+from spe.wire.messages.feeds import OtherLog, Subscribe
 from tests.simulation.test_client_process import OUT, plan_with_sinks, runs_client, start_with
 from tests.simulation.test_cluster import SECONDS, make_plan
 from tests.simulation.test_simulate import scenario, story

@@ -20,7 +20,7 @@ from spe.plan.revision import Revision, encode_node
 from spe.stream.history import Received
 from spe.stream.ids import PartitionId
 from spe.stream.names import NodeId, NodeState, UnitId
-from spe.wire.messages import JoinCluster, JoinClusterAnswer, MoveAnswer, MoveOrder
+from spe.wire.messages.commands import JoinCluster, JoinClusterAnswer, MoveAnswer, MoveOrder
 from tests.simulation.test_buffers import longer
 from tests.simulation.test_cluster import make_plan
 from tests.simulation.test_standbys import tentative

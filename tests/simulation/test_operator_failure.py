@@ -16,7 +16,10 @@ from spe.query.operators.custom import CustomSpec
 from spe.query.query import QueryOperator
 from spe.status import NodeStatus
 from spe.stream.names import NodeState, StreamId
-from spe.wire.messages import NotReady, PartnerAnswer, Status, StatusRequest, Welcome
+from spe.wire.messages.commands import Status, StatusRequest
+from spe.wire.messages.connection import Welcome
+from spe.wire.messages.feeds import NotReady
+from spe.wire.messages.replicas import PartnerAnswer
 from tests.simulation.test_bad_peers import hello, subscribe, visit
 from tests.simulation.test_cluster import SCHEMA, SECONDS, Outcome, make_plan
 from tests.support.faulty_cluster import FaultyCluster

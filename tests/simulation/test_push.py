@@ -9,11 +9,11 @@ from random import Random
 import pytest
 import trio
 
+from consistency.faults.kind import LinkFaults
 from replicas.client.push import Pusher
 from replicas.link.connection import Identity, dial
 from replicas.producer.server import WRITER_SILENT_S
 from replicas.simulation.world.clock import JumpClock
-from replicas.simulation.world.link import LinkState
 from replicas.simulation.world.stream import WINDOW_BYTES
 from spe.errors import NotReachable, SpeError
 from spe.log.pushed_batches import encode_part
@@ -23,7 +23,7 @@ from spe.plan.plan import Watermark
 from spe.stream.batch import Batch, Boundary, Rows
 from spe.stream.names import StreamId
 from spe.stream.times import END_OF_TIME
-from spe.wire.messages import PartStaged, PushEnded, StagePart
+from spe.wire.messages.pushes import PartStaged, PushEnded, StagePart
 from tests.simulation.test_cluster import SCHEMA, make_plan
 from tests.support.faulty_cluster import FaultyCluster
 from tests.support.long_forms import long_but
@@ -187,7 +187,7 @@ async def test_patience_is_for_a_source_that_gets_no_further(jump_clock: JumpClo
             one, numbers = pusher(cluster, 4), list(range(100_000))
             data = part(numbers, cluster.env("client:c").clock.wall_us())
             rate = WINDOW_BYTES / 2  # what waits in the network has arrived before patience ends
-            cluster.network.set_links({("client:c", "source:a"): LinkState(bytes_per_s=rate)})
+            cluster.network.set_links({("client:c", "source:a"): LinkFaults(bytes_per_s=rate)})
             begun = trio.current_time()
             await one.stage("query", 0, data)
             assert trio.current_time() - begun > 6

@@ -12,7 +12,7 @@ from spe.plan.directory import COORDINATOR
 from spe.plan.nodes import Policy
 from spe.stream.history import StateChanged
 from spe.stream.names import NodeId, NodeState
-from spe.wire.messages import SetAnswer, SetOrder, Setting
+from spe.wire.messages.commands import SetAnswer, SetOrder, Setting
 from tests.simulation.test_buffers import longer
 from tests.simulation.test_cluster import make_plan
 from tests.simulation.test_moves import order, phases, two_units

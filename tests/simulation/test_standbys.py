@@ -19,7 +19,7 @@ from spe.plan.plan import Limits, Plan
 from spe.stream.batch import Batch, Element
 from spe.stream.history import Delivered
 from spe.stream.names import Kind, NodeState
-from spe.wire.messages import Order, SnapshotRefused, SnapshotRequest
+from spe.wire.messages.replicas import Order, SnapshotRefused, SnapshotRequest
 from tests.simulation.test_buffers import longer
 from tests.simulation.test_cluster import make_plan
 from tests.simulation.test_operator_failure import with_operator

@@ -23,7 +23,7 @@ from spe.figures.sight import Sight
 from spe.status import ClusterStatus, NodeStatus, ProcessStatus, SourceStatus, plain
 from spe.stream.names import NodeState
 from spe.wire.framing import FrameType, frame
-from spe.wire.messages import Status
+from spe.wire.messages.commands import Status
 from tests.simulation.test_cluster import make_plan
 from tests.support.statuses import a_source
 

@@ -14,7 +14,8 @@ from spe.plan.directory import Directory
 from spe.plan.nodes import Policy
 from spe.plan.plan import Limits, Plan
 from spe.stream.names import NodeId, NodeState
-from spe.wire.messages import Message, SnapshotRefused, SnapshotRequest
+from spe.wire.messages.message import Message
+from spe.wire.messages.replicas import SnapshotRefused, SnapshotRequest
 from tests.simulation.test_buffers import longer
 from tests.simulation.test_cluster import X_US, make_plan
 from tests.support.faulty_cluster import FaultyCluster

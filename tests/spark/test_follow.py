@@ -11,9 +11,9 @@ import pytest
 
 from consistency.proof.follow import follow_loop as following
 from consistency.proof.follow import ranges
-from consistency.proof.report.follow_model import SCHEMA as FOLLOWED_SCHEMA
 from consistency.proof.report.follow_model import Followed, FollowedOutput
 from consistency.proof.report.model import Flaw, Verdict
+from consistency.proof.report.schema import FOLLOW_SCHEMA
 from replicas.cli.follow import follow
 from replicas.cli.report import INCONSISTENT, UNKNOWN
 from replicas.faults.model import read_faults
@@ -60,7 +60,7 @@ HARD: dict[str, Any] = {
 
 def result(path: Path) -> Followed:
     text = (path / following.RESULT).read_text()
-    check_schema(text, FOLLOWED_SCHEMA)
+    check_schema(text, FOLLOW_SCHEMA)
     return Followed.model_validate_json(text)
 
 

@@ -27,7 +27,7 @@ from spe.stream.names import Kind, NodeState, StreamId
 from spe.stream.schema import Schema
 from spe.stream.strings import StringPool
 from spe.stream.times import END_OF_TIME
-from spe.wire.messages import Announcement
+from spe.wire.messages.feeds import Announcement
 from tests.support.runs import make_run
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("commands_use_it")]

@@ -22,7 +22,7 @@ from spe.log.announced_settings import RecordedAnnouncement
 from spe.plan.delays import epochs
 from spe.stream.names import StreamId
 from spe.stream.times import END_OF_TIME
-from spe.wire.messages import Announcement
+from spe.wire.messages.feeds import Announcement
 from tests.support.received import received, truth
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from spe.stream.ids import Channel
 from spe.stream.names import Kind, StreamId
 from spe.stream.schema import Schema
 from spe.stream.times import END_OF_TIME
-from spe.wire.messages import Announcement
+from spe.wire.messages.feeds import Announcement
 from tests.support.runs import make_run, mounted
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from consistency.dpc.states import TRANSITIONS
+from consistency.faults.kind import Maker
+from consistency.faults.kinds import KINDS
 from consistency.proof.report.model import Flaw
-from replicas.faults.model import FIELDS, REAL, FaultKind
-from replicas.link.rights import SENDERS
 from replicas.planning.files import OperatorModel
 from replicas.spark.options import READING, WRITING, Option
 from spe.config.accuracy import AccuracyModel
@@ -40,12 +40,10 @@ from spe.status import ClusterStatus, CommonStatus
 from spe.stream.names import NodeState
 from spe.text_table import markdown_table
 from spe.values import PositiveDuration, Size
-from spe.wire.fields import Role
-from spe.wire.messages import MESSAGES
+from spe.wire.messages.message import EVERYBODY, MESSAGES
 from tests.support.sql_examples import EXAMPLES
 
 ROOT: Final = Path(__file__).parents[2]
-ROLES: Final = get_args(get_args(Role)[0])
 
 #: A field in the docstring of a class, whose description may go on in further lines.
 _ATTRIBUTE: Final = re.compile(r"^  (\w+): (.*(?:\n    .*)*)", re.MULTILINE)
@@ -310,9 +308,9 @@ def _type(hint: Any) -> str:
 def _messages() -> str:
     """The names of messages by the roles that send them, in the order of their declaration."""
     by_senders: dict[str, list[str]] = {}
-    for one in MESSAGES:
-        senders = ", ".join(sorted(SENDERS[one])) if len(SENDERS[one]) < len(ROLES) else "all"
-        by_senders.setdefault(senders or "answers", []).append(one.__name__)
+    for _, message in sorted(MESSAGES.items()):
+        senders = "all" if message.SENDERS == EVERYBODY else ", ".join(sorted(message.SENDERS))
+        by_senders.setdefault(senders or "answers", []).append(message.__name__)
     rows = [(senders, ", ".join(names)) for senders, names in by_senders.items()]
     return _table(("role of the process that connected", "messages that it sends"), rows)
 
@@ -345,10 +343,9 @@ def _functions() -> str:
 
 def _faults() -> str:
     rows = []
-    for kind in FaultKind:
-        fields = ", ".join(f"`{field}`" for field in FIELDS[kind])
-        special = "`--links proxy`" if kind in REAL["proxy"] else "simulation"
-        rows.append((f"`{kind}`", fields, "" if kind in REAL["inside"] else special, kind.about))
+    only = {Maker.PROCESSES: "", Maker.PROXY: "`--links proxy`", Maker.SIMULATION: "simulation"}
+    for name, kind in KINDS.items():
+        rows.append((f"`{name}`", ", ".join(f"`{field}`" for field in kind.fields), only[kind.maker], kind.about))
     return _table(("kind", "fields, besides `at`", "only with", "what happens"), rows)
 
 

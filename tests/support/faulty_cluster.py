@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from replicas.simulation.world.cluster import Pair, SimCluster
-from replicas.simulation.world.link import LinkState
+from consistency.faults.kind import LinkFaults
+from replicas.simulation.world.cluster import SimCluster
+from replicas.simulation.world.hosts import Pair
 
 
 class FaultyCluster(SimCluster):
@@ -60,9 +61,9 @@ class FaultyCluster(SimCluster):
         self._set_links()
 
     def _set_links(self) -> None:
-        links: dict[Pair, LinkState] = {}
+        links: dict[Pair, LinkFaults] = {}
         for pair in self._cuts | self._delays.keys():
-            links[pair] = LinkState(cut=pair in self._cuts, delay_us=round(1e6 * self._delays.get(pair, 0.0)))
+            links[pair] = LinkFaults(cut=pair in self._cuts, delay_us=round(1e6 * self._delays.get(pair, 0.0)))
         self.network.set_links(links)
 
     @contextmanager

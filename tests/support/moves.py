@@ -20,7 +20,7 @@ from spe.plan.directory import CONFIGURED, Directory, Role, Standbys, Version
 from spe.plan.plan import Plan
 from spe.stream.ids import PartitionId
 from spe.stream.names import NodeId, NodeState, UnitId
-from spe.wire.messages import OutputStatus
+from spe.wire.messages.feeds import OutputStatus
 from tests.simulation.test_cluster import make_plan
 from tests.support.placement_world import answer
 from tests.support.plans import placed

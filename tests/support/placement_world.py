@@ -13,7 +13,7 @@ from spe.plan.plan import Plan
 from spe.status import PartitionStatus
 from spe.stream.ids import PartitionId, ReplicaId
 from spe.stream.names import NodeId, NodeState
-from spe.wire.messages import HeartbeatAnswer, Held, OutputStatus
+from spe.wire.messages.feeds import HeartbeatAnswer, Held, OutputStatus
 
 
 def answer(outputs: Iterable[OutputStatus], held: Mapping[PartitionId, int] | None = None) -> HeartbeatAnswer:

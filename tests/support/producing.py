@@ -11,7 +11,7 @@ from spe.stream.batch import Element
 from spe.stream.ids import Channel
 from spe.stream.names import NodeState, StreamId
 from spe.stream.schema import Schema
-from spe.wire.messages import StateChange
+from spe.wire.messages.feeds import StateChange
 from tests.support.streams import PAYLOAD, parse, show
 
 PLENTY = 1 << 20

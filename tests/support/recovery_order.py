@@ -14,7 +14,7 @@ from spe.plan.deploy import Deployed
 from spe.plan.directory import Version
 from spe.stream.ids import PartitionId, ReplicaId
 from spe.stream.names import NodeId, NodeState, UnitId
-from spe.wire.messages import OutputStatus
+from spe.wire.messages.feeds import OutputStatus
 from tests.support.placement_world import Installing, answer
 
 #: A heartbeat, and how long a coordinator waits for who has not been heard, microseconds.

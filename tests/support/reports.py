@@ -28,7 +28,7 @@ from consistency.proof.report.model import (
     Verdict,
     WindowAccuracy,
 )
-from consistency.proof.report.schema import SCHEMA
+from consistency.proof.report.schema import REPORT_SCHEMA
 
 SECOND = 1_000_000
 
@@ -189,7 +189,7 @@ def altered() -> FlawCount:
     )
 
 
-def check_schema(text: str, shipped: Path = SCHEMA) -> None:
+def check_schema(text: str, shipped: Path = REPORT_SCHEMA) -> None:
     """Raises ValidationError where a ``report.json`` is not valid by the schema that is shipped."""
     schema = json.loads(shipped.read_text(encoding="utf-8"))
     Draft202012Validator.check_schema(schema)

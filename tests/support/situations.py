@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import trio
 
 from consistency.checking.verdict import judge
+from consistency.faults.kind import LinkFaults
 from replicas.simulation.simulate import is_quiet
 from replicas.simulation.world.clock import JumpClock
 from replicas.simulation.world.host import seeded_scheduling
-from replicas.simulation.world.link import GOOD, LinkState
+from replicas.simulation.world.link import GOOD
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.stream.batch import Batch, Boundary, Element
@@ -51,7 +52,7 @@ def play(
     script: Callable[[FaultyCluster], Awaitable[None]],
     *,
     turn_us: int = 0,
-    link: LinkState = GOOD,
+    link: LinkFaults = GOOD,
     seed: int = 0,
     grace_s: float = 30.0,
 ) -> Met:

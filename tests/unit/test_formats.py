@@ -47,7 +47,7 @@ from spe.runtime.production import NullTrace
 from spe.status import STATUS_VERSION, ClusterStatus
 from spe.stream.schema import Schema
 from spe.wire.greeting import check_hello
-from spe.wire.messages import PROTOCOL, Hello, Refused
+from spe.wire.messages.connection import PROTOCOL, Hello, Refused
 from spe.wire.state import STATE_VERSION, decode_state, encode_state
 from tests.unit.spe.plan.test_revision import revision
 

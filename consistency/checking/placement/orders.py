@@ -14,7 +14,9 @@ from typing import Final
 from consistency.checking.bounds import Bounds, has_room
 from consistency.checking.checked_run import CheckedRun
 from consistency.checking.finding import Finding
-from consistency.checking.schedule import LOSING, FaultInterval, World
+from consistency.checking.schedule import FaultInterval, World
+from consistency.faults.kind import DiskHarm
+from consistency.faults.kinds import kind_of
 from spe.plan.directory import COORDINATOR, Directory
 from spe.plan.plan import Plan
 from spe.stream.batch import Boundary
@@ -65,8 +67,9 @@ def check_orders(run: CheckedRun) -> Iterator[Finding]:
             case Note(name="evicted"):
                 checker.forgotten = True
             case FaultBegan():
-                checker.flips += event.kind == "flip"
-                checker.forgotten |= event.kind in LOSING and event.kind != "flip"
+                harm = kind_of(event.kind).harm
+                checker.flips += harm is DiskHarm.DAMAGES
+                checker.forgotten |= harm is DiskHarm.FORGETS
                 checker.calm = False
             case ProcessDown():
                 checker.calm = False

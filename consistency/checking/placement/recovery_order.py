@@ -21,7 +21,8 @@ from consistency.checking.bounds import Bounds, has_room
 from consistency.checking.checked_run import CheckedRun
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding
-from consistency.checking.schedule import LOSING, FaultInterval, World
+from consistency.checking.schedule import FaultInterval, World
+from consistency.faults.kinds import kind_of
 from spe.plan.directory import COORDINATOR, Directory, Role
 from spe.plan.plan import Plan
 from spe.plan.review import refused_share
@@ -125,7 +126,7 @@ class _Checker:
                 if host == COORDINATOR:
                     self.planned = None
             case FaultBegan():
-                self.may_lack |= event.kind in LOSING
+                self.may_lack |= kind_of(event.kind).harm is not None
                 self.lasting[event.number] = {*event.hosts, *(end for link in event.links for end in link)}
                 self._shake(event.number, event.at_us)
             case FaultEnded(at_us, number):

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from consistency.checking.bounds import has_room
 from consistency.checking.checked_run import CheckedRun
 from consistency.checking.finding import Finding
-from consistency.checking.schedule import LOSING, World, hosts_behind
+from consistency.checking.schedule import World, hosts_behind
+from consistency.faults.kinds import kind_of
 from spe.plan.directory import COORDINATOR, Directory
 from spe.plan.plan import Plan
 from spe.plan.timing import depth
@@ -69,7 +70,7 @@ def _may_lack(history: History, plan: Plan, directory: Directory, partition: Par
     """Returns when a partition's state may first be damaged, or upstream may have truncated its input."""
     hosts = hosts_behind(plan, directory, Channel(plan.unit[partition.unit].outputs[0], partition.partition))
     for event in history:
-        if isinstance(event, FaultBegan) and event.kind in LOSING and hosts & set(event.hosts):
+        if isinstance(event, FaultBegan) and kind_of(event.kind).harm is not None and hosts & set(event.hosts):
             return event.at_us
         if isinstance(event, Note) and event.name == "evicted":
             return event.at_us

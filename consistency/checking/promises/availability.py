@@ -268,11 +268,7 @@ class _Claim:
                 for at_us, high_us in zip(entered.at[first:last], entered.high[first:last], strict=True):
                     if self._divided and replica and high_us > entered.boundary:
                         continue  # the last tuples of a stream: only their partition learns their time
-                    due_us = at_us + self._limit_us(part.world, at_us)
-                    for change in changes:
-                        if at_us < change.settled_us and due_us > change.at_us:
-                            due_us = max(due_us, change.due_us)
-                    if due_us >= end:
+                    if (due_us := self._due_us(part, at_us, changes)) >= end:
                         continue
                     slots.add(at_us // _SLOT_US)
                     counters.add("p1 tuples due")
@@ -280,20 +276,30 @@ class _Claim:
                     if reached is not None and reached >= coverage.last_us and self._ends(entered, high_us):
                         continue  # no result is missing
                     if (reached is None or reached < high_us) and (late is None or due_us < late.at_us):
-                        what = (
-                            f"{self.channel}: a tuple of {source} with time {high_us} entered "
-                            f"{replica or 'its source'} at {at_us / 1e6:.3f} s; {(due_us - at_us) / 1e6:.3f} s later "
-                            f"nothing covers it "
-                            f"({'nothing came at all' if reached is None else f'covered up to {reached}'}); "
-                            f"{part.reach.value} paths since {part.from_us / 1e6:.3f} s"
-                        )
-                        late = Finding("P1", "results come within kX", due_us, self.client, what)
+                        where = f"a tuple of {source} with time {high_us} entered {replica or 'its source'}"
+                        late = self._uncovered(part, where, at_us, due_us, reached)
             counters.add(f"p1 {part.reach.value}_us", len(slots) * _SLOT_US)
             counters.add("p1 path_us", part.to_us - part.from_us)
             if part.world.late or part.world.busy:
                 counters.add("p1 widened_us", len(slots) * _SLOT_US)
         if late is not None:
             yield late
+
+    def _uncovered(self, part: _Part, where: str, at_us: int, due_us: int, reached: int | None) -> Finding:
+        there = "nothing came at all" if reached is None else f"covered up to {reached}"
+        what = (
+            f"{self.channel}: {where} at {at_us / 1e6:.3f} s; {(due_us - at_us) / 1e6:.3f} s later nothing covers it "
+            f"({there}); {part.reach.value} paths since {part.from_us / 1e6:.3f} s"
+        )
+        return Finding("P1", "results come within kX", due_us, self.client, what)
+
+    def _due_us(self, part: _Part, at_us: int, changes: Sequence[_Change]) -> int:
+        """Returns until when a tuple that entered at a time is to be covered."""
+        due_us = at_us + self._limit_us(part.world, at_us)
+        for change in changes:
+            if at_us < change.settled_us and due_us > change.at_us:
+                due_us = max(due_us, change.due_us)
+        return due_us
 
     def _ends(self, entered: _Arrivals, high_us: int) -> bool:
         """Is this bucket closed by the end of the input alone, which starts no clock (B3)?"""

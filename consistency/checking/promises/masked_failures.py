@@ -10,6 +10,7 @@ from consistency.checking.bounds import Bounds
 from consistency.checking.checked_run import CheckedRun
 from consistency.checking.finding import Finding, show_row
 from consistency.checking.schedule import FaultInterval, World
+from consistency.faults.kinds import kind_of
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.plan.timing import needed_wait_us, stall_us
@@ -27,7 +28,7 @@ def check_masked(run: CheckedRun) -> Iterator[Finding]:
     history, static, plan, directory, in_force, bounds, counters = run
     placed = {f"{partition}@{n}" for partition, nodes in directory.placement.items() for n in nodes}
     static = [replace(i, world=replace(i.world, recovering=i.world.recovering & placed)) for i in static]
-    unseen = any(isinstance(e, FaultBegan) and e.kind in ("half-open", "refuse") for e in history)
+    unseen = any(isinstance(e, FaultBegan) and kind_of(e.kind).unnoticed for e in history)
     alpha_x_us = in_force.shortest_alpha_x_us([(p, n) for p, nodes in directory.placement.items() for n in nodes])
     if unseen or not is_masked(static, plan, directory, alpha_x_us, bounds):
         return

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from consistency.checking.counters import Counters
 from consistency.checking.finding import Finding
-from consistency.checking.schedule import LOSING
+from consistency.faults.kinds import kind_of
 from spe.plan.directory import CONFIGURED, Version
 from spe.stream.history import DirectoryApplied, FaultBegan, History, ProcessUp
 
@@ -22,7 +22,7 @@ def check_directories(history: History, counters: Counters) -> Iterator[Finding]
         match event:
             case ProcessUp(_, host):
                 current.pop(host, None)
-            case FaultBegan(_, _, kind, hosts) if kind in LOSING:
+            case FaultBegan(_, _, kind, hosts) if kind_of(kind).harm is not None:
                 forgetful.update(hosts)
             case DirectoryApplied(at_us, host, epoch, number, safe, file):
                 version = Version(epoch, number)

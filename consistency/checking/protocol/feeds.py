@@ -199,17 +199,22 @@ class _FeedCheck:
             feed.bare = True
             return
         elif isinstance(element, RecDone):
-            self._counters.add("rec_dones")
-            # By count, not by time: elements that waited in a socket are read long after they were sent.
-            feed.stable_dones += element.state is NodeState.STABLE
-            if state is not None and feed.stable_before + feed.stable_dones > self._times_stable[producer]:
-                what = f"a rec_done of {event.producer} says STABLE; since the undo it has not been"
-                yield _finding(event, "a rec_done comes when the correction is complete", what)
-            if feed.bare:
-                what = f"a rec_done of {event.producer} follows its undo at once, without a correction"
-                yield _finding(event, "a rec_done comes when the correction is complete", what)
-            feed.correcting = False
+            yield from self._rec_done(event, element, feed)
         feed.bare = False
+
+    def _rec_done(self, event: Received, element: RecDone, feed: _Feed) -> Iterator[Finding]:
+        self._counters.add("rec_dones")
+        producer = self._replica(event)
+        # By count, not by time: elements that waited in a socket are read long after they were sent.
+        feed.stable_dones += element.state is NodeState.STABLE
+        known = producer in self._states
+        if known and feed.stable_before + feed.stable_dones > self._times_stable[producer]:
+            what = f"a rec_done of {event.producer} says STABLE; since the undo it has not been"
+            yield _finding(event, "a rec_done comes when the correction is complete", what)
+        if feed.bare:
+            what = f"a rec_done of {event.producer} follows its undo at once, without a correction"
+            yield _finding(event, "a rec_done comes when the correction is complete", what)
+        feed.correcting = False
 
     def _replica(self, event: Received | Opened) -> str:
         unit = self._plan.producer.get(event.channel.stream)

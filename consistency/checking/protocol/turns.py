@@ -9,7 +9,7 @@ nor if the policy is to suspend fresh results in any case, nor of a replica whos
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from consistency.checking.counters import Counters
@@ -44,9 +44,7 @@ def check_turns(history: History, directory: Directory, counters: Counters) -> I
         for partition in directory.placement
         if not any(directory.nodes[node].during_stabilization is Policy.SUSPEND for node in directory.hosts(partition))
     }
-    places = {
-        f"{partition}@{node}": (partition, node) for partition, replicas in partitions.items() for node in replicas
-    }
+    places = {f"{p}@{node}": (p, node) for p, replicas in partitions.items() for node in replicas}
     #: When a replica of the partition was last seen to die or to restart.
     gone_us = dict.fromkeys(partitions, -1)
 
@@ -73,12 +71,16 @@ def check_turns(history: History, directory: Directory, counters: Counters) -> I
                 begins = state is NodeState.STABILIZATION and before is NodeState.UP_FAILURE and not fresh
                 replica.by_leave = begins or (replica.by_leave and state is NodeState.STABILIZATION and not fresh)
                 if begins and replica.known and gone_us[partition] < replica.failed_us:
-                    others = [
-                        o for n, o in partitions[partition].items() if n != node and o.state is not NodeState.RECOVERING
-                    ]
-                    if not others:
-                        continue
-                    counters.add("turns checked")
-                    if all(o.by_leave for o in others):
-                        what = f"it corrects without fresh results, and so do the other {len(others)} that run"
-                        yield Finding("turns", "one replica has fresh results", at_us, name, what)
+                    others = [o for n, o in partitions[partition].items() if n != node]
+                    yield from _check_others(others, at_us, name, counters)
+
+
+def _check_others(others: Sequence[_Replica], at_us: int, name: str, counters: Counters) -> Iterator[Finding]:
+    """Yields a finding if a replica begins to correct by leave, and the others that run do so already."""
+    running = [other for other in others if other.state is not NodeState.RECOVERING]
+    if not running:
+        return
+    counters.add("turns checked")
+    if all(other.by_leave for other in running):
+        what = f"it corrects without fresh results, and so do the other {len(running)} that run"
+        yield Finding("turns", "one replica has fresh results", at_us, name, what)

@@ -17,7 +17,11 @@ from collections.abc import Sequence
 from functools import reduce
 from itertools import pairwise
 from operator import or_
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from consistency.proof.comparing.matching import MET, PACKAGES, Packer, Stretches, TaskMatcher
 from consistency.proof.comparing.measures import Measured
@@ -29,9 +33,6 @@ from consistency.proof.storage.files import TRUE_ROWS, through
 from consistency.proof.storage.tables import MadeByTasks, on_disk
 from spe.stream.schema import AttributeType
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 #: Rows per task, without and with text attributes.
 _ROWS: Final = 1_000_000
@@ -50,9 +51,6 @@ def against_truth(tables: Tables, how: Measured, *, in_order: bool, right: bool)
       in_order: times of true tuples do not decrease with the id; this holds for all streams but sources.
       right: all stable tuples are known to be right; otherwise more of the truth is read.
     """
-    from pyspark.sql import functions as F
-    from pyspark.sql import types as T
-
     stretches = Stretches.of(tables.stretches.toArrow())
     from_us = [BEFORE_TIME] * len(stretches.episode)
     if in_order:
@@ -79,8 +77,6 @@ def against_truth(tables: Tables, how: Measured, *, in_order: bool, right: bool)
 
 def _times_of(truth: DataFrame, places: Sequence[tuple[int, int]]) -> list[int]:
     """Returns the times of the true tuples at these places; END_OF_TIME behind the last tuple."""
-    from pyspark.sql import functions as F
-
     some = truth.sparkSession.createDataFrame(sorted(set(places)), "partition int, place long")
     rows = truth.select("partition", "place", "time_us").join(F.broadcast(some), ["partition", "place"]).collect()
     known = {(row["partition"], row["place"]): row["time_us"] for row in rows}
@@ -89,8 +85,6 @@ def _times_of(truth: DataFrame, places: Sequence[tuple[int, int]]) -> list[int]:
 
 def _within(truth: DataFrame, spans: Sequence[tuple[int, int]]) -> DataFrame:
     """Selects the tuples of these time spans; with too many spans for Parquet also those between some of them."""
-    from pyspark.sql import functions as F
-
     hulls = _hulls(spans, _SPANS)
     return truth.where(reduce(or_, (F.col("time_us").between(*span) for span in hulls), F.lit(False)))
 
@@ -107,8 +101,6 @@ def _hulls(spans: Sequence[tuple[int, int]], most: int) -> list[tuple[int, int]]
 
 def tallies(met: DataFrame, how: Measured) -> DataFrame:
     """Applies :class:`WindowTally` to the pairs; the result is kept on disk."""
-    from pyspark.sql import types as T
-
     tally, type_ = WindowTally(how.errors), met.schema["true"].dataType
     assert isinstance(type_, T.StructType)
     # Long texts are not carried: only whether there is a tuple matters.
@@ -120,8 +112,6 @@ def tallies(met: DataFrame, how: Measured) -> DataFrame:
 
 def windows(tallies: DataFrame, how: Measured) -> DataFrame:
     """A row per window: ``episode, window_us, at_us, tentative, truth``, then each measure by name."""
-    from pyspark.sql import functions as F
-
     of_windows = tallies.where(F.col("episode").isNotNull()).groupBy("episode", "window_us")
     counted = of_windows.agg(F.min("at_us").alias("at_us"), *_sums(how))
     return counted.select("episode", "window_us", "at_us", "tentative", "truth", *_measures(how))
@@ -129,8 +119,6 @@ def windows(tallies: DataFrame, how: Measured) -> DataFrame:
 
 def overall(tallies: DataFrame, how: Measured) -> DataFrame:
     """One row: tuples, how many were right, how long wrong ones stood, and each measure over everything."""
-    from pyspark.sql import functions as F
-
     median = F.percentile("stood_us", 0.5, F.col("stood"))
     counted = tallies.agg(
         *_sums(how), F.max("stood_us").alias("stood_max_us"), F.round(median).cast("long").alias("stood_median_us")
@@ -141,15 +129,11 @@ def overall(tallies: DataFrame, how: Measured) -> DataFrame:
 
 
 def _sums(how: Measured) -> list[Column]:
-    from pyspark.sql import functions as F
-
     of_errors = [f"{what} {name}" for name in how.errors for what in ("sum", "count")]
     return [F.sum(f"`{name}`").alias(name) for name in ("tentative", "truth", "both", "right", *of_errors)]
 
 
 def _measures(how: Measured) -> list[Column]:
-    from pyspark.sql import functions as F
-
     both, tentative, stood = F.col("both"), F.col("tentative"), F.col("truth")
     shares = {
         "overlap": both / F.nullif(tentative + stood - both, F.lit(0)),

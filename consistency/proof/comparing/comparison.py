@@ -11,7 +11,9 @@ their place.  Nothing is collected; errors come out as a frame of FLAWS:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
 
 from consistency.proof.comparing.definition import not_in_place
 from consistency.proof.comparing.digests import BLOCK, BLOCKS, BlockDigests, block_digests, summed
@@ -19,13 +21,9 @@ from consistency.proof.comparing.values import FLOAT_TOLERANCE, content
 from consistency.proof.recorded.elements import STABLE, TENTATIVE, is_behind, is_belated
 from consistency.proof.recorded.received_output import ReceivedStream
 from consistency.proof.report.model import Flaw
+from consistency.proof.storage.files import TruthFiles
 from consistency.proof.storage.tables import on_disk
 from spe.stream.schema import Schema
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-    from consistency.proof.truth import TruthFiles
 
 
 def tolerance_text() -> str:
@@ -41,8 +39,6 @@ def unplaced(
     Args:
       files: of the truth, if tasks can read them.
     """
-    from pyspark.sql import functions as F
-
     if files is None:
         theirs = truth.select("partition", "place", F.col("time_us").alias("true_us"), F.col("tuple").alias("expected"))
         digests = block_digests(theirs, "expected", "true_us", schema, "their")
@@ -58,8 +54,6 @@ def unplaced(
 
 def _differing(theirs: DataFrame, received: ReceivedStream, schema: Schema) -> DataFrame:
     """Returns ``partition, block`` of the blocks of places whose two sides differ in any bit."""
-    from pyspark.sql import functions as F
-
     key = ["partition", "block"]
     same = [F.col(f"their_{what}").eqNullSafe(F.col(f"our_{what}")) for what in ("count", "digest")]
     return on_disk(
@@ -76,8 +70,6 @@ def sorted_out(rest: DataFrame) -> tuple[int, DataFrame | None, DataFrame | None
     Returns:
       The count and two frames; None in place of an empty frame.
     """
-    from pyspark.sql import functions as F
-
     open_, unfounded_ = F.col("open"), F.col("unfounded")
     counts = rest.agg(
         F.count(F.when(open_, 1)).alias("to_come"),
@@ -99,9 +91,19 @@ def misplaced(rest: DataFrame, truth: DataFrame, schema: Schema, gapped: Sequenc
     Args:
       gapped: partitions with a gap in their ids; in others, moved tuples follow from missing or extra ones.
     """
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
+    met = _paired_by_content(rest, schema)
+    moved = _moved(met.where(F.col("expected").isNotNull() & F.col("received").isNotNull()), gapped)
+    gone = met.where(F.col("received").isNull()).select("partition", "time_us", "true_place", "expected")
+    come = met.where(F.col("expected").isNull()).select(
+        "partition", "place", F.col("time_us").alias("odd_us"), "content", "sequence", "row", "arrived_us", "received"
+    )
+    return moved.unionByName(
+        _replaced(gone, come, truth.select("partition", "time_us", content("tuple", schema).alias("content")))
+    )
 
+
+def _paired_by_content(rest: DataFrame, schema: Schema) -> DataFrame:
+    """Pairs lost tuples with equal ones that were received: a full outer join."""
     lost = rest.where(F.col("expected").isNotNull()).withColumn("content", content("expected", schema))
     odd = rest.where(F.col("received").isNotNull()).withColumn("content", content("received", schema))
     key = ["partition", "time_us", "content"]
@@ -109,9 +111,11 @@ def misplaced(rest: DataFrame, truth: DataFrame, schema: Schema, gapped: Sequenc
     odd = odd.withColumn("nth", F.row_number().over(Window.partitionBy(*key).orderBy("sequence", "row")))
     lost = lost.select(*key, "nth", F.col("place").alias("true_place"), "expected")
     odd = odd.select(*key, "nth", "place", "sequence", "row", "arrived_us", "received")
-    met = lost.join(odd, [*key, "nth"], how="full_outer")
+    return lost.join(odd, [*key, "nth"], how="full_outer")
 
-    moved = met.where(F.col("expected").isNotNull() & F.col("received").isNotNull())
+
+def _moved(pairs: DataFrame, gapped: Sequence[int]) -> DataFrame:
+    """Returns FLAWS of tuples that were received elsewhere than in their place."""
     arrival = Window.partitionBy("partition").orderBy("sequence", "row")
     earlier = arrival.rowsBetween(Window.unboundedPreceding, -1)
     later = arrival.rowsBetween(1, Window.unboundedFollowing)
@@ -121,18 +125,16 @@ def misplaced(rest: DataFrame, truth: DataFrame, schema: Schema, gapped: Sequenc
     flaw = F.when(overtaken, Flaw.REORDERED.value)
     if gapped:
         flaw = flaw.when(F.col("partition").isin(*gapped), Flaw.MISNUMBERED.value)
-    reordered = moved.withColumn("flaw", flaw).where("flaw is not null")
+    return _flaws(pairs.withColumn("flaw", flaw).where("flaw is not null").withColumn("place", F.col("true_place")))
 
-    gone = met.where(F.col("received").isNull()).select("partition", "time_us", "true_place", "expected")
-    come = met.where(F.col("expected").isNull()).select(
-        "partition", "place", F.col("time_us").alias("odd_us"), "content", "sequence", "row", "arrived_us", "received"
-    )
+
+def _replaced(gone: DataFrame, come: DataFrame, truth: DataFrame) -> DataFrame:
+    """Returns FLAWS of lost tuples, and of received ones in their places or elsewhere; ``truth`` has all contents."""
     first = Window.partitionBy("partition", "place").orderBy("sequence", "row")
     come = come.withColumn("copy", F.row_number().over(first))
     paired = gone.withColumn("place", F.col("true_place")).withColumn("copy", F.lit(1))
     paired = paired.join(come, ["partition", "place", "copy"], how="full_outer")
-    known = truth.select("partition", "time_us", content("tuple", schema).alias("content")).distinct()
-    known = known.withColumnRenamed("time_us", "odd_us").withColumn("known", F.lit(True))
+    known = truth.distinct().withColumnRenamed("time_us", "odd_us").withColumn("known", F.lit(True))
     judged = paired.join(known, ["partition", "odd_us", "content"], how="left")
     flaw = (
         F.when(F.col("received").isNull(), Flaw.MISSING.value)
@@ -140,22 +142,16 @@ def misplaced(rest: DataFrame, truth: DataFrame, schema: Schema, gapped: Sequenc
         .when(F.col("known"), Flaw.DUPLICATED.value)
         .otherwise(Flaw.EXTRA.value)
     )
-    judged = judged.withColumn("flaw", flaw).withColumn("time_us", F.coalesce("time_us", "odd_us"))
-    return _flaws(reordered.withColumn("place", F.col("true_place"))).unionByName(_flaws(judged))
+    return _flaws(judged.withColumn("flaw", flaw).withColumn("time_us", F.coalesce("time_us", "odd_us")))
 
 
 def unfounded(rest: DataFrame) -> DataFrame:
     """Returns FLAWS of the unplaced stable tuples that lie beyond what the sources' logs imply (S3)."""
-    from pyspark.sql import functions as F
-
     return _flaws(rest.withColumn("flaw", F.lit(Flaw.UNFOUNDED.value)))
 
 
 def late(received: DataFrame, parts: DataFrame) -> DataFrame:
     """Returns FLAWS of tuples with the right id that came after a larger id; copies of earlier tuples are excluded."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
     behind = parts.where(is_behind())
     rows = received.where(F.col("kind") == STABLE)
     first = Window.partitionBy("partition", "id").orderBy("sequence", "row")
@@ -167,8 +163,6 @@ def late(received: DataFrame, parts: DataFrame) -> DataFrame:
 
 def belated(received: DataFrame, parts: DataFrame) -> DataFrame:
     """Returns FLAWS of new stable tuples from below an earlier stable boundary (B1, B7)."""
-    from pyspark.sql import functions as F
-
     which = parts.where(is_belated()).select("partition", "sequence", "final_us", "passed_id")
     rows = received.where(F.col("kind") == STABLE).join(F.broadcast(which), ["partition", "sequence"])
     new = F.col("id") > F.coalesce("passed_id", F.lit(0))
@@ -177,8 +171,6 @@ def belated(received: DataFrame, parts: DataFrame) -> DataFrame:
 
 def undone(received: DataFrame, stretches: DataFrame) -> DataFrame:
     """Returns FLAWS of stable tuples that an undo reached behind (P4)."""
-    from pyspark.sql import functions as F
-
     wrong = stretches.where(F.col("kept_id") < F.col("stable_id")).select(
         F.col("partition").alias("p"), "undone_sequence", "kept_id"
     )
@@ -190,8 +182,6 @@ def undone(received: DataFrame, stretches: DataFrame) -> DataFrame:
 
 def unresolved(received: DataFrame, stretches: DataFrame) -> DataFrame:
     """Returns FLAWS of tentative tuples that no undo revoked, or that stable tuples followed before the undo."""
-    from pyspark.sql import functions as F
-
     open_ = stretches.where((F.col("tentative") > 0) & F.col("undone_sequence").isNull())
     uncorrected = _tentative_from(received, open_.withColumn("until", F.lit(2**62)), Flaw.UNCORRECTED)
     passed = stretches.where(
@@ -204,8 +194,6 @@ def unresolved(received: DataFrame, stretches: DataFrame) -> DataFrame:
 
 def _tentative_from(received: DataFrame, stretches: DataFrame, flaw: Flaw) -> DataFrame:
     """Returns FLAWS of the tentative tuples from the first one of a stretch up to a record."""
-    from pyspark.sql import functions as F
-
     which = stretches.select(F.col("partition").alias("p"), "tentative_sequence", "until")
     inside = (F.col("partition") == F.col("p")) & (F.col("sequence") < F.col("until"))
     rows = received.where(F.col("kind") == TENTATIVE)
@@ -214,8 +202,6 @@ def _tentative_from(received: DataFrame, stretches: DataFrame, flaw: Flaw) -> Da
 
 
 def _of_received(rows: DataFrame, flaw: Flaw) -> DataFrame:
-    from pyspark.sql import functions as F
-
     named = rows.withColumn("flaw", F.lit(flaw.value)).withColumn("place", F.col("id"))
     nothing = F.lit(None).cast(rows.schema["tuple"].dataType)
     return _flaws(named.withColumn("received", F.col("tuple")).withColumn("expected", nothing))

@@ -7,14 +7,13 @@ by NumPy.  Tests run these and the definition on the same data.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
 
 from consistency.proof.comparing.values import all_alike, content
 from consistency.proof.recorded.elements import TENTATIVE
 from spe.stream.schema import Schema
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 _PLACE = ("partition", "place")
 
@@ -30,9 +29,6 @@ def not_in_place(truth: DataFrame, stable: DataFrame, schema: Schema) -> DataFra
       ``partition, place, time_us, sequence, row, arrived_us, received, expected``; one of the last two is null.  Of
       equal tuples at one place the later ones are returned, too.
     """
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
     arrival = ("sequence", "row", "arrived_us")
     theirs = truth.select(*_PLACE, F.col("time_us").alias("true_us"), F.col("tuple").alias("expected"))
     ours = stable.select("partition", F.col("id").alias("place"), "time_us", *arrival, F.col("tuple").alias("received"))
@@ -74,19 +70,7 @@ def stood_for(
     Returns:
       MET (``comparing.matching``): a row for each tuple of either side.
     """
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
-    by_episode = Window.partitionBy("partition").orderBy("episode")
-    bounds = stretches.select(
-        "partition",
-        "episode",
-        "undone_at_us",
-        "reach_us",
-        F.coalesce("kept_id", "stable_id", F.lit(0)).alias("from_id"),
-        F.coalesce(F.lag("undone_sequence").over(by_episode), F.lit(-1)).alias("after"),
-        F.coalesce("undone_sequence", F.lit(2**62)).alias("before"),
-    )
+    bounds = _bounds(stretches)
     same = content("tuple", Schema(tuple(attribute for attribute in schema if attribute.name in key)))
     group = ["partition", "episode", "time_us", "content"]
 
@@ -107,3 +91,17 @@ def stood_for(
         "partition", "episode", window.alias("window_us"), "arrived_us", "undone_at_us", "tentative", "true",
         right.alias("right"),
     )  # fmt: skip
+
+
+def _bounds(stretches: DataFrame) -> DataFrame:
+    """Returns the records that each stretch lies between, and the last tuple that stood before it."""
+    by_episode = Window.partitionBy("partition").orderBy("episode")
+    return stretches.select(
+        "partition",
+        "episode",
+        "undone_at_us",
+        "reach_us",
+        F.coalesce("kept_id", "stable_id", F.lit(0)).alias("from_id"),
+        F.coalesce(F.lag("undone_sequence").over(by_episode), F.lit(-1)).alias("after"),
+        F.coalesce("undone_sequence", F.lit(2**62)).alias("before"),
+    )

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from consistency.proof.comparing.experience import CLOCK_SKEW_US
 from consistency.proof.prediction import Prediction, predict
@@ -13,9 +16,6 @@ from consistency.proof.report.words import seconds
 from consistency.proof.scene import Scene
 from spe.plan.delays import delay_bound_us
 from spe.stream.names import StreamId
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 #: Reason why it is unknown whether X held: no announcement was recorded.
 NOT_ANNOUNCED: Final = "no node announced its X to this client; allowed is what the copy of the configuration says"
@@ -37,12 +37,10 @@ def judge_delay(
       true_count: tuples of the output's truth.
     """
     heard = scene.announced.get(client, ())
-    steps = bounds(scene.plan, output, heard)
-    steps = steps or [(0, delay_bound_us(scene.plan, scene.directory, output))]
+    steps = bounds(scene.plan, output, heard) or [(0, delay_bound_us(scene.plan, scene.directory, output))]
     figures = {} if delays is None else _figures(delays, steps, counted_from_us)
     why = "tuple time does not follow the clock" if delays is None else _implausible(figures["early"])
-    known = not why and figures["most"] is not None
-    median = figures["median"] if known else None
+    median = figures["median"] if (known := not why and figures["most"] is not None) else None
     expected = predict(
         scene.plan,
         as_announced(scene.directory, heard),
@@ -52,7 +50,7 @@ def judge_delay(
         ordinary_us=median,
         ended_us=scene.duration_us,
     )
-    why = why or ("" if heard else NOT_ANNOUNCED)
+    why = why if why or heard else NOT_ANNOUNCED
     delay = Delay(
         max_us=figures["most"] if known else None,
         p99_us=figures["p99"] if known else None,
@@ -70,8 +68,6 @@ def _figures(delays: DataFrame, steps: Sequence[Step], counted_from_us: int) -> 
 
     ``early`` is the largest ``early_us`` of all delays; the other figures are of those that count.
     """
-    from pyspark.sql import functions as F
-
     bound = F.lit(steps[0][1])
     for from_us, bound_us in steps[1:]:
         entered = F.col("arrived_us") - F.col("delay_us")

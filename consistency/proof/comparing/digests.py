@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
 
 from consistency.proof.storage.arrow import from_arrow
 from spe.stream.batch import Int64Array, Rows
 from spe.stream.schema import AttributeType, Schema
 from spe.stream.strings import StringDictionary, UInt64Array
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 #: Number of places (ordinals of stable tuples) that share a digest.
 BLOCK: Final = 1 << 14
@@ -55,8 +55,6 @@ def block_digests(frame: DataFrame, tuple_: str, time: str, schema: Schema, name
       frame: has ``partition`` and ``place``.
       tuple_, time: names of the columns with the tuple and its time.
     """
-    from pyspark.sql import functions as F
-
     values, nulls = [], []
     for attribute in schema:
         value = F.col(f"{tuple_}.`{attribute.name}`")
@@ -73,8 +71,6 @@ def block_digests(frame: DataFrame, tuple_: str, time: str, schema: Schema, name
 
 def summed(parts: DataFrame, name: str) -> DataFrame:
     """Sums up BLOCKS, where one block may have several rows."""
-    from pyspark.sql import functions as F
-
     return parts.groupBy("partition", "block").agg(
         F.sum("count").alias(f"{name}_count"), F.bit_xor("digest").alias(f"{name}_digest")
     )
@@ -82,10 +78,6 @@ def summed(parts: DataFrame, name: str) -> DataFrame:
 
 def null_masks(nulls: Sequence[Column]) -> list[Column]:
     """Packs conditions into bit masks."""
-    from functools import reduce
-
-    from pyspark.sql import functions as F
-
     bits = [F.when(null, F.lit(1 << i % _MASKED)).otherwise(F.lit(0)).cast("long") for i, null in enumerate(nulls)]
     return [reduce(lambda a, b: a.bitwiseOR(b), bits[i : i + _MASKED]) for i in range(0, len(bits), _MASKED)]
 

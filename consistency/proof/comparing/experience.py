@@ -8,16 +8,15 @@ because the last windows are over then.  No result comes before its data.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
 
 from consistency.proof.recorded.elements import STABLE, STABLE_BOUNDARY, TENTATIVE, TENTATIVE_BOUNDARY
 from consistency.proof.scene import Tables
 from spe.plan.delays import ReplayEpoch
 from spe.stream.times import END_OF_TIME
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-
 
 #: Largest difference between the clocks of two machines.  A result that comes earlier before its data shows a larger
 #: difference or a wrong arrival time; then delays are unknown.
@@ -33,8 +32,6 @@ def delays(tables: Tables, epoch: ReplayEpoch, data_until_us: int) -> DataFrame:
     Args:
       data_until_us: the largest time of a source tuple.
     """
-    from pyspark.sql import functions as F
-
     batches = tables.parts.where(F.col("kind").isin(STABLE, TENTATIVE))
     passed = F.coalesce(F.col("seen_us"), F.lit(-END_OF_TIME))
     fresh = batches.where(F.col("last_us") >= passed)
@@ -70,9 +67,6 @@ def gaps(parts: DataFrame, skip_us: int) -> DataFrame:
     Args:
       skip_us: length of the beginning, which is ignored.
     """
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
     began = F.min("arrived_us").over(Window.partitionBy("partition")) + skip_us
     kind = F.col("kind")
     counted = parts.withColumn("_began", began).where(
@@ -90,8 +84,6 @@ def gaps(parts: DataFrame, skip_us: int) -> DataFrame:
 
 def bins(parts: DataFrame, stretches: DataFrame, late: DataFrame | None, begun_us: int, bin_us: int) -> DataFrame:
     """Returns a row per interval of wall time: ``bin, stable, tentative, undone, delay_max_us``."""
-    from pyspark.sql import functions as F
-
     which = F.floor((F.col("arrived_us") - begun_us) / bin_us)
     nothing = F.lit(None).cast("long")
     came = parts.where(F.col("count") > 0).select(

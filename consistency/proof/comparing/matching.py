@@ -185,15 +185,8 @@ class TaskMatcher:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Turns packages into MET: pairs the n-th tentative tuple of a key and stretch with the n-th true one."""
-        schema = _packed(self.type)
-        every = [
-            pa.ipc.read_record_batch(package.as_buffer(), schema)
-            for batch in batches
-            for package in batch.column("package")
-        ]
-        if not every:
+        if (both := self._unpacked(batches)) is None:
             return
-        (both,) = pa.Table.from_batches(every).combine_chunks().to_batches()
         partition, time, major, minor = (np.asarray(both.column(name)) for name in _COLUMNS[:4])
         is_true = np.asarray(both.column("arrived_us").is_null())
         row, stretch = self._placed(partition, time, major, is_true)
@@ -228,6 +221,12 @@ class TaskMatcher:
             tuples = (both.column("tuple").take(which[here]).cast(self.type) for which in (ours, theirs))
             columns = [*(column[here] for column in made), *tuples, pa.array(right[here])]
             yield pa.RecordBatch.from_arrays(columns, names=list(MET))
+
+    def _unpacked(self, batches: Iterable[pa.RecordBatch]) -> pa.RecordBatch | None:
+        """Returns the rows of all packages, None without any."""
+        schema, packages = _packed(self.type), [package for batch in batches for package in batch.column("package")]
+        every = [pa.ipc.read_record_batch(package.as_buffer(), schema) for package in packages]
+        return pa.Table.from_batches(every).combine_chunks().to_batches()[0] if every else None
 
     def _placed(
         self, partition: Int64Array, time: Int64Array, major: Int64Array, is_true: AnyArray

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final
+from functools import reduce
+from typing import Any, Final
+
+from pyspark.sql import Column, DataFrame, Row, Window
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from consistency.proof.recorded.elements import REC_DONE, STABLE, STABLE_BOUNDARY, TENTATIVE, TENTATIVE_BOUNDARY, UNDO
 from consistency.proof.report.model import Flaw, Offender
 from consistency.proof.report.words import moment, plural, seconds
 from spe.stream.schema import AttributeType, Schema
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, Row
 
 #: Number of tuples shown of each flaw; the others are in the table.
 FIRST: Final = 10
@@ -21,9 +23,6 @@ _AROUND: Final = 3
 
 def first_offenders(flaws: DataFrame, parts: DataFrame, schema: Schema, begun_us: int) -> dict[Flaw, list[Offender]]:
     """Returns the first tuples with each flaw, in the order of the stream."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
     order = Window.partitionBy("flaw").orderBy("partition", "place", "sequence", "row")
     first = flaws.withColumn("_n", F.row_number().over(order)).where(F.col("_n") <= FIRST).drop("_n")
     first = first.withColumns({name: in_micros(first, name, schema) for name in ("received", "expected")})
@@ -49,9 +48,6 @@ def first_offenders(flaws: DataFrame, parts: DataFrame, schema: Schema, begun_us
 
 def in_micros(frame: DataFrame, column: str, schema: Schema) -> Column:
     """Returns a struct with its timestamps as numbers: when collected, they would turn into local time."""
-    from pyspark.sql import functions as F
-    from pyspark.sql import types as T
-
     struct = F.col(column)
     type_ = frame.schema[column].dataType
     assert isinstance(type_, T.StructType)
@@ -69,10 +65,6 @@ def _where(row: Row) -> int | None:
 
 def _around(parts: DataFrame, places: set[tuple[int, int | None]]) -> dict[int, list[Row]]:
     """Returns elements near the places, by partition."""
-    from functools import reduce
-
-    from pyspark.sql import functions as F
-
     if not places:
         return {}
     near = [

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from consistency.proof.recorded.received_output import ReceivedStream
 from consistency.proof.storage.arrow import spark_type
 from spe.stream.schema import Attribute, AttributeType, Schema
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 
 def settled(
@@ -28,8 +27,6 @@ def settled(
     Returns:
       truth, received, their schema, and a sentence per attribute of another type, missing or superfluous.
     """
-    from pyspark.sql import types as T
-
     whole = truth.schema["tuple"].dataType
     assert isinstance(whole, T.StructType)
     theirs = {field.name: field.dataType for field in whole}
@@ -53,8 +50,6 @@ def settled(
 
 
 def _shaped(frame: DataFrame, shape: Schema, same: set[str], there: set[str]) -> DataFrame:
-    from pyspark.sql import functions as F
-
     def part(name: str) -> Column:
         if name not in there:
             return F.lit(None).cast("string").alias(name)

@@ -7,10 +7,10 @@ its own running values, and a small table of the chunks' totals has the sums bef
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
 
 #: Records in a chunk, sorted by one task at once.
 CHUNK_RECORDS: Final = 4_096
@@ -23,9 +23,6 @@ def before(frame: DataFrame, values: Mapping[str, tuple[Literal["sum", "max"], C
       frame: one row per record, with ``partition`` and ``sequence``.
       values: by the name of the new column: (how to combine, column); nulls are ignored.
     """
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
     combine = {"sum": F.sum, "max": F.max}
     so_far = (Window.unboundedPreceding, -1)
     inside = Window.partitionBy("partition", "_chunk").orderBy("sequence").rowsBetween(*so_far)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TextIO
 
 import numpy as np
 import pyarrow as pa
@@ -192,20 +192,31 @@ def _in_micros(numbers: Any, unit: str, known: BoolArray) -> tuple[Any, BoolArra
 def _csv(file: Path, options: Mapping[str, Any], schema: Schema) -> Iterator[_Block]:
     null, named = options.get("null", ""), options.get("columns") or {}
     nulls = {null} if isinstance(null, str) else {*(null or [""])}
-    with file.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as lines:
-        rows = csv.reader(
-            lines, delimiter=options.get("delimiter") or ",", quotechar=options.get("quote") or '"', strict=True
-        )
-        header = None if str(options.get("header")).lower() == "false" else [name_.strip() for name_ in next(rows, [])]
+    with opened_lines(file) as lines:
+        header, records = csv_records(lines, options)
         places = []
         for number, name in enumerate(schema.names):
             wanted = named.get(name, name if header else str(number))
             places.append(header.index(wanted) if header and wanted in header else int(wanted))
-        records = _records(rows)
         while some := list(islice(records, _BLOCK)):
             good = np.array([len(row) == len(header) if header else len(row) > max(places) for row in some], np.bool_)
             whole = [row if ok else None for row, ok in zip(some, good.tolist())]
             yield [[None if r is None or r[p] in nulls else r[p] for r in whole] for p in places], good
+
+
+def opened_lines(file: Path) -> TextIO:
+    """Opens a file of lines; bytes that are no UTF-8 are lone surrogates."""
+    return file.open(encoding="utf-8-sig", errors="surrogateescape", newline="")
+
+
+def csv_records(lines: TextIO, options: Mapping[str, Any]) -> tuple[list[str] | None, Iterator[list[str]]]:
+    """Returns the names of the columns of a CSV file, None where it has no header, and its records."""
+    rows = csv.reader(
+        lines, delimiter=options.get("delimiter") or ",", quotechar=options.get("quote") or '"', strict=True
+    )
+    # A header counts even if it is blank: it is no record.
+    header = None if str(options.get("header")).lower() == "false" else [name.strip() for name in next(rows, [])]
+    return header, _records(rows)
 
 
 def _records(rows: Any) -> Iterator[list[str]]:
@@ -221,7 +232,7 @@ def _records(rows: Any) -> Iterator[list[str]]:
 
 
 def _jsonl(file: Path, options: Mapping[str, Any], schema: Schema) -> Iterator[_Block]:
-    with file.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as lines:
+    with opened_lines(file) as lines:
         yield from _of_objects((_object(line) for line in lines if not line.isspace()), options, schema)
 
 

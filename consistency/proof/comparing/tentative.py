@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F
 
 from consistency.proof.comparing import accuracy
 from consistency.proof.comparing.measures import Measured, measured
@@ -17,9 +20,10 @@ from spe.stream.names import StreamId
 from spe.stream.schema import Schema
 from spe.stream.times import END_OF_TIME
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row
-
+#: The counts where nothing was tentative.
+_NOTHING: Final = Tentative(
+    count=0, right=0, wrong=0, undone=0, corrections=0, stood_median_us=None, stood_max_us=None, predicted=None
+)
 _WINDOWS: Final = 240
 _WORST: Final = 5
 
@@ -36,21 +40,10 @@ def judge_tentative(
     corrections = tables.corrections
     total = corrections["tentative"] or 0
     if not total:
-        none = Tentative(
-            count=0,
-            right=0,
-            wrong=0,
-            undone=0,
-            corrections=0,
-            stood_median_us=None,
-            stood_max_us=None,
-            predicted=None,
-        )
-        return none, None
+        return _NOTHING, None
     how = measured(scene.plan, output)
-    met = keep(
-        "tentative", accuracy.against_truth(tables, how, in_order=output not in scene.plan.sources, right=right())
-    )
+    in_order = output not in scene.plan.sources
+    met = keep("tentative", accuracy.against_truth(tables, how, in_order=in_order, right=right()))
     tallies = accuracy.tallies(met, how)
     row = accuracy.overall(tallies, how).first()
     assert row is not None
@@ -83,8 +76,6 @@ def _known(scene: Scene, output: StreamId) -> int | None:
 
 def _impossible(scene: Scene, output: StreamId, tables: Tables, met: DataFrame, how: Measured) -> int | None:
     """Counts tentative tuples with a time and key that no true tuple has."""
-    from pyspark.sql import functions as F
-
     if _known(scene, output) is None:
         return None
     key = Schema(tuple(attribute for attribute in tables.schema if attribute.name in how.key))
@@ -98,8 +89,6 @@ def _impossible(scene: Scene, output: StreamId, tables: Tables, met: DataFrame, 
 
 def _windows(by_window: DataFrame, how: Measured, background: BackgroundWork) -> tuple[list[Row], list[Row]]:
     """Returns the worst windows by the first measure, and the windows to be drawn, in order."""
-    from pyspark.sql import functions as F
-
     shown = by_window.orderBy("at_us", "window_us").limit(_WINDOWS + 1).collect()
     first = how.names[:1]
     if len(shown) <= _WINDOWS:
@@ -112,8 +101,6 @@ def _windows(by_window: DataFrame, how: Measured, background: BackgroundWork) ->
 
 def _merged(by_window: DataFrame, how: Measured) -> list[Row]:
     """Merges neighbouring windows into their mean where there are too many."""
-    from pyspark.sql import functions as F
-
     arrived = by_window.where(F.col("at_us").isNotNull())
     span = arrived.agg(F.min("at_us").alias("first"), F.max("at_us").alias("last")).first()
     assert span is not None

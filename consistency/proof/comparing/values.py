@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from functools import reduce
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
 
 from consistency.proof.comparing.digests import null_masks
 from spe.stream.schema import AttributeType, Schema
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column
 
 #: Two floats are equal when they differ by at most this share of the larger one, since Spark adds in another order
 #: than the engine.  Other types are compared exactly.
@@ -23,8 +23,6 @@ _DIGITS: Final = 7
 
 def alike(left: Column, right: Column, type_: AttributeType, tolerance: float = FLOAT_TOLERANCE) -> Column:
     """Compares two values of an attribute within the tolerance.  Null equals null, NaN equals NaN."""
-    from pyspark.sql import functions as F
-
     if type_ is not AttributeType.FLOAT64:
         return left.eqNullSafe(right)
     larger = F.greatest(F.abs(left), F.abs(right))
@@ -35,8 +33,6 @@ def alike(left: Column, right: Column, type_: AttributeType, tolerance: float = 
 
 def all_alike(left: str, right: str, schema: Schema, tolerance: float = FLOAT_TOLERANCE) -> Column:
     """Compares the structs in two columns attribute by attribute."""
-    from pyspark.sql import functions as F
-
     same = [alike(F.col(f"{left}.`{a.name}`"), F.col(f"{right}.`{a.name}`"), a.type, tolerance) for a in schema]
     return reduce(lambda a, b: a & b, same, F.lit(True))
 
@@ -47,8 +43,6 @@ def content(column: str, schema: Schema) -> Column:
     Once in some millions two floats within the tolerance have different hashes, and once in 2^64 two different tuples
     have equal ones: use it to name a tuple, never to decide whether there is an error.
     """
-    from pyspark.sql import functions as F
-
     parts: list[Column] = []
     nulls: list[Column] = []
     for name in schema.names:

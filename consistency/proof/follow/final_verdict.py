@@ -34,10 +34,7 @@ def judge_the_end(run: Run, state: State, known_us: Mapping[StreamId, int]) -> N
                 failed=failed or any(track.tentative for track in tracks),
                 cause=cause,
             )
-            verdict, reasons = decide(tally.counts, to_come=tally.to_come, now=now)
-            if tally.mistyped:
-                reasons = [*tally.mistyped, *(reasons if verdict is Verdict.INCONSISTENT else [])]
-                verdict = Verdict.INCONSISTENT
+            verdict, reasons = decide(tally.counts, to_come=tally.to_come, now=now, mistyped=tally.mistyped)
             tally.verdict, tally.reasons = verdict, reasons
             if verdict is Verdict.INCONSISTENT and not tally.findings:
                 tally.is_wrong(now.known_us)  # the end of a log is lost

@@ -6,8 +6,11 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from pyspark.sql import DataFrame, SparkSession
+
+from consistency.proof.follow import step as steps
 from consistency.proof.follow.final_verdict import judge_the_end
 from consistency.proof.follow.margins import lookbacks
 from consistency.proof.follow.prefix import Altered
@@ -17,12 +20,14 @@ from consistency.proof.follow.readers import ChannelProgress, ChannelTaken, LogP
 from consistency.proof.follow.result import followed
 from consistency.proof.follow.state import FILE, FOLDER, LATEST, State, Tally, load_state, save_text, sync_below
 from consistency.proof.follow.times import with_times
+from consistency.proof.follow.track import Wrong
 from consistency.proof.judge import suit
 from consistency.proof.recorded.run import Run
 from consistency.proof.recorded.story import begun_us
 from consistency.proof.report.follow_model import Followed, FollowedStep
 from consistency.proof.report.words import moment
 from consistency.proof.storage.tables import freed_at_the_end
+from consistency.proof.truth import TimeRange, TruthNetwork
 from spe.errors import SpeError
 from spe.log.log_start import LogCut
 from spe.log.origin import read_identity
@@ -30,11 +35,6 @@ from spe.log.proof_progress import PROVED, encode_proved
 from spe.log.source_log import source_folder
 from spe.stream.names import StreamId
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from consistency.proof.truth import TruthNetwork
 
 RESULT: Final = f"{FOLDER}/follow.json"
 #: The file that Spark writes last.
@@ -194,8 +194,6 @@ class Following:
                 state.flaws.setdefault(str(stream), (flaws[0], known.bound_us))
 
     def _network(self, spark: SparkSession, next_: Range, logs: Mapping[StreamId, LogTaken]) -> TruthNetwork:
-        from consistency.proof.truth import TimeRange, TruthNetwork
-
         last = next_.until_us >= END_OF_TIME
         part = TimeRange(
             since_us=self.state.proved_us,
@@ -216,45 +214,48 @@ class Following:
         channels: Mapping[Reading, Sequence[ChannelTaken]],
     ) -> tuple[int, int, int]:
         """Judges every output at every client; returns counts of true, received and wrong tuples in total."""
-        from consistency.proof.follow.step import ClientPortion, judge, truth_of
-
         begun, totals = begun_us(self.run.events), [0, 0, 0]
         truths: dict[StreamId, tuple[DataFrame, list[int]]] = {}
         places = {o: state.places.get(str(o), [0] * len(self.run.channels(o))) for _, o in channels}
         for (client, output), taken in channels.items():
             if output not in truths:
-                truths[output] = truth_of(network, output, places[output])
+                truths[output] = steps.truth_of(network, output, places[output])
             frame, counts = truths[output]
-            known = [reader.known for reader in next_.channels[client, output]]
-            asked = ClientPortion(
+            asked = steps.ClientPortion(
                 client=client,
                 output=output,
-                known=known,
+                known=[reader.known for reader in next_.channels[client, output]],
                 taken=taken,
                 places=places[output],
                 known_us=network.frontier[output] if next_.until_us >= END_OF_TIME else END_OF_TIME,
                 is_source=output in self.run.plan.sources,
                 begun_us=begun,
             )
-            findings = judge(spark, self.run, network, frame, asked)
-            tally = state.tallies.setdefault(client, {}).setdefault(str(output), Tally())
-            tally.truth += sum(counts)
-            tally.to_come = findings.to_come
-            if findings.mistyped and not tally.mistyped:
-                tally.mistyped = list(findings.mistyped)
-                tally.is_wrong(self.state.proved_us)
-            for flaw, (count, offenders, first_us) in findings.flaws.items():
-                tally.add(flaw, count, offenders, first_us)
+            findings = steps.judge(spark, self.run, network, frame, asked)
             by_elements = [(p, w) for p, portion in enumerate(taken) for w in portion.wrong]
             if next_.until_us >= END_OF_TIME:
                 by_elements += [(p, w) for p, portion in enumerate(taken) for w in portion.known.track.ended()]
-            for partition, wrong in by_elements:
-                tally.add(wrong.flaw, wrong.tuples, [wrong.offender(partition, begun)], wrong.time_us)
+            tally = state.tallies.setdefault(client, {}).setdefault(str(output), Tally())
+            tally.truth += sum(counts)
+            self._note(tally, findings, by_elements, begun)
             wrongs = sum(n for n, _, _ in findings.flaws.values()) + sum(w.tuples for _, w in by_elements)
             totals = [a + b for a, b in zip(totals, (sum(counts), findings.received, wrongs))]
         for output, (_, counts) in truths.items():
             state.places[str(output)] = [a + b for a, b in zip(places[output], counts)]
         return totals[0], totals[1], totals[2]
+
+    def _note(
+        self, tally: Tally, findings: steps.StepFound, by_elements: Sequence[tuple[int, Wrong]], begun: int
+    ) -> None:
+        """Adds the flaws of a step: those that its comparison found, and by partition those of elements alone."""
+        tally.to_come = findings.to_come
+        if findings.mistyped and not tally.mistyped:
+            tally.mistyped = list(findings.mistyped)
+            tally.is_wrong(self.state.proved_us)
+        for flaw, (count, offenders, first_us) in findings.flaws.items():
+            tally.add(flaw, count, offenders, first_us)
+        for partition, wrong in by_elements:
+            tally.add(wrong.flaw, wrong.tuples, [wrong.offender(partition, begun)], wrong.time_us)
 
     def _open_rows(self, spark: SparkSession) -> dict[StreamId, DataFrame]:
         """Returns the rows of open windows that the last step left.  Raises SpeError if some are missing."""

@@ -121,16 +121,7 @@ def beginning(run: Run, anew: State, remaining_logs: KeptLogs, lookback_us: Mapp
     Raises:
       LogCut: nothing can be proved any more; has the reason.
     """
-    deleted = remaining_logs.deleted_part(run)
-    for name, entry in run.reading.operators.items():
-        if isinstance(entry, AggregateEntry) and isinstance(entry.window, CountEntry):
-            raise LogCut(
-                f"{deleted}. Without it nothing can be proved: operator {name!r} has {entry.window}, and which "
-                "rows were in one is not known any more"
-            )
-    from_us = -floor_to(-remaining_logs.from_us(lookback_us), run.reading.bucket_us)
-    if from_us >= END_OF_TIME:
-        raise LogCut(f"{deleted}. Without it nothing can be proved: no time is known from which on results are there")
+    deleted, from_us = remaining_logs.deleted_part(run), _from_us(run, remaining_logs, lookback_us)
     state = anew.model_copy(deep=True)
     state.proved_us = state.judged_us = state.first_us = from_us
     state.not_judged = f"before {moment(from_us)}: not judged ({deleted})"
@@ -157,6 +148,20 @@ def beginning(run: Run, anew: State, remaining_logs: KeptLogs, lookback_us: Mapp
         places = state.places.setdefault(str(output), [at.before for at in each])
         _compare_ids(tally, places, [at.before for at in each], from_us)
     return state
+
+
+def _from_us(run: Run, remaining_logs: KeptLogs, lookback_us: Mapping[StreamId, int]) -> int:
+    """Returns T.  Raises LogCut: there is none."""
+    without = f"{remaining_logs.deleted_part(run)}. Without it nothing can be proved"
+    for name, entry in run.reading.operators.items():
+        if isinstance(entry, AggregateEntry) and isinstance(entry.window, CountEntry):
+            raise LogCut(
+                f"{without}: operator {name!r} has {entry.window}, and which rows were in one is not known any more"
+            )
+    from_us = -floor_to(-remaining_logs.from_us(lookback_us), run.reading.bucket_us)
+    if from_us >= END_OF_TIME:
+        raise LogCut(f"{without}: no time is known from which on results are there")
+    return from_us
 
 
 def _not_yet(who: str, from_us: int) -> NotYet:

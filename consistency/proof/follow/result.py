@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from consistency.proof.decision import overall
 from consistency.proof.follow.state import State, Tally
@@ -27,22 +27,9 @@ def followed(
       spark: its version; "": it was not started.
     """
     outputs = [_output(run, state, c, o, tally) for c, each in state.tallies.items() for o, tally in each.items()]
-    flawed = {f"source {s}": [text] for s, (text, _) in state.flaws.items()}
-    verdict, reasons = overall(
-        [
-            *[(o.verdict, o.title, o.reasons) for o in outputs],
-            *[(Verdict.INCONSISTENT, name, texts) for name, texts in flawed.items()],
-        ]
-    )
-    if altered:
-        verdict, reasons = Verdict.INCONSISTENT, [*altered.splitlines(), *reasons]
-    elif not outputs and not state.over:
-        verdict, reasons = Verdict.UNKNOWN, [_GOES_ON]
-    if state.not_judged:
-        reasons = [*reasons, state.not_judged]
-    proved = state.proved_us
-    consistent = min(proved, proved if state.wrong_us is None else state.wrong_us)
-    stream_us = _stream_us(state)
+    verdict, reasons = _verdict(state, outputs, altered)
+    proved, stream_us = state.proved_us, _stream_us(state)
+    consistent = proved if state.wrong_us is None else min(proved, state.wrong_us)
     return Followed(
         name=run.path.resolve().name,
         folder=run.where,
@@ -64,17 +51,23 @@ def followed(
         seconds_per_hour=round(state.seconds * _HOUR_US / stream_us, 3) if stream_us else None,
         outputs=outputs,
         sources=[
-            FollowedSource(
-                name=name,
-                tuples=log.last_id,
-                until=moment(log.bound_us),
-                flaws=flawed.get(f"source {name}", []),
-            )
-            for name, log in state.logs.items()
+            FollowedSource(name=s, tuples=log.last_id, until=moment(log.bound_us), flaws=[*state.flaws.get(s, ())[:1]])
+            for s, log in state.logs.items()
         ],
         versions={**run.facts.get("versions", {}), **({"spark": spark} if spark else {})},
         latest=state.latest,
     )
+
+
+def _verdict(state: State, outputs: Sequence[FollowedOutput], altered: str) -> tuple[Verdict, list[str]]:
+    judged = [(o.verdict, o.title, o.reasons) for o in outputs]
+    flawed = [(Verdict.INCONSISTENT, f"source {s}", [text]) for s, (text, _) in state.flaws.items()]
+    verdict, reasons = overall([*judged, *flawed])
+    if altered:
+        verdict, reasons = Verdict.INCONSISTENT, [*altered.splitlines(), *reasons]
+    elif not outputs and not state.over:
+        verdict, reasons = Verdict.UNKNOWN, [_GOES_ON]
+    return verdict, [*reasons, state.not_judged] if state.not_judged else reasons
 
 
 def _output(run: Run, state: State, client: str, output: str, tally: Tally) -> FollowedOutput:

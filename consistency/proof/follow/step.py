@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import TYPE_CHECKING
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from consistency.proof.comparing import comparison
 from consistency.proof.comparing.offenders import first_offenders
@@ -13,16 +15,13 @@ from consistency.proof.comparing.received_types import settled
 from consistency.proof.follow.readers import ChannelProgress, ChannelTaken
 from consistency.proof.recorded.elements import STABLE, elements
 from consistency.proof.recorded.received_output import ReceivedStream, records_of
+from consistency.proof.recorded.recording import changes, summary
 from consistency.proof.recorded.run import Run
 from consistency.proof.report.model import Flaw, Offender
 from consistency.proof.storage.tables import frame_of, on_disk
+from consistency.proof.truth import TruthNetwork, truth
 from spe.stream.names import StreamId
 from spe.stream.times import END_OF_TIME
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-
-    from consistency.proof.truth import TruthNetwork
 
 
 @dataclass(frozen=True)
@@ -66,10 +65,6 @@ class ClientPortion:
 
 def truth_of(network: TruthNetwork, output: StreamId, places: Sequence[int]) -> tuple[DataFrame, list[int]]:
     """Returns TRUTH of the range, and the number of tuples per partition."""
-    from pyspark.sql import functions as F
-
-    from consistency.proof.truth import truth
-
     result = truth(network, output, lambda _, frame: on_disk(frame_of(frame)))
     rows = result.rows
     if output not in network.plan.sources:
@@ -79,11 +74,6 @@ def truth_of(network: TruthNetwork, output: StreamId, places: Sequence[int]) -> 
 
 def judge(spark: SparkSession, run: Run, network: TruthNetwork, truth: DataFrame, asked: ClientPortion) -> StepFound:
     """Compares what a client received of an output in the range with the truth."""
-    from pyspark.sql import DataFrame
-    from pyspark.sql import functions as F
-
-    from consistency.proof.recorded.recording import changes, summary
-
     assert network.part is not None
     pieces = [stretch for taken in asked.taken for stretch in taken.read]
     records = records_of(on_disk(summary(spark, run, asked.client, asked.output, pieces)))
@@ -94,10 +84,7 @@ def judge(spark: SparkSession, run: Run, network: TruthNetwork, truth: DataFrame
     flawed: list[DataFrame] = []
     to_come = 0
     if rest is not None:
-        rest = on_disk(rest)
-        rest = rest.withColumn("open", F.col("received").isNull() & (F.col("time_us") >= _each(_frontiers(asked))))
-        rest = rest.withColumn("unfounded", F.col("received").isNotNull() & (F.col("time_us") >= asked.known_us))
-        to_come, wrong, early = comparison.sorted_out(rest)
+        to_come, wrong, early = comparison.sorted_out(_marked(on_disk(rest), asked))
         if wrong is not None:
             gapped = [partition for partition, stretch in enumerate(asked.taken) if stretch.gap]
             flaws = comparison.misplaced(wrong, truth, schema, gapped)
@@ -126,8 +113,6 @@ def _of_the_range(everything: DataFrame, asked: ClientPortion, since_us: int, un
     New tuples from before the range are wrong, since the client had it as final; so are tuples from beyond the part
     that is final now, except in a source's own stream, which has no order in time.
     """
-    from pyspark.sql import functions as F
-
     if until_us >= END_OF_TIME and not any(progress.done.sequence > 1 for progress in asked.known):
         return everything
     time, new = F.col("time_us"), F.col("sequence") >= _first_new(asked)
@@ -137,10 +122,14 @@ def _of_the_range(everything: DataFrame, asked: ClientPortion, since_us: int, un
     return everything.where((F.col("kind") != STABLE) | ((new | (time >= since_us)) & due))
 
 
+def _marked(rest: DataFrame, asked: ClientPortion) -> DataFrame:
+    """Marks tuples that may still come, and those that were received beyond the end of the logs."""
+    rest = rest.withColumn("open", F.col("received").isNull() & (F.col("time_us") >= _each(_frontiers(asked))))
+    return rest.withColumn("unfounded", F.col("received").isNotNull() & (F.col("time_us") >= asked.known_us))
+
+
 def _duplicates(wrong: DataFrame, since_us: int, asked: ClientPortion) -> DataFrame:
     """Marks a tuple from before the range as a duplicate where its id was known, whatever its contents."""
-    from pyspark.sql import functions as F
-
     again = (F.col("flaw") == Flaw.EXTRA.value) & (F.col("time_us") < since_us)
     again &= F.col("place") <= _each(asked.places)
     return wrong.withColumn("flaw", F.when(again, Flaw.DUPLICATED.value).otherwise(F.col("flaw")))
@@ -157,8 +146,6 @@ def _first_new(asked: ClientPortion) -> Column:
 
 def _each(values: Sequence[int]) -> Column:
     """Maps ``partition`` to its value."""
-    from pyspark.sql import functions as F
-
     if len(set(values)) == 1:
         return F.lit(values[0]).cast("long")
     return F.element_at(F.array(*[F.lit(v).cast("long") for v in values]), F.col("partition") + 1)

@@ -14,13 +14,13 @@ boundary's.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
 
 from consistency.proof.comparing.running_sums import before
 from spe.stream.times import BEFORE_TIME
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 STABLE: Final = "stable"
 TENTATIVE: Final = "tentative"
@@ -42,8 +42,6 @@ def elements(records: DataFrame) -> DataFrame:
       kind), ``passed_id`` (largest stable id), ``final_us`` (largest stable boundary),
       ``heard_us`` and ``stable_us`` (last arrivals of any element, of a stable one).
     """
-    from pyspark.sql import functions as F
-
     kind = F.col("kind")
     reach = F.when(kind.isin(STABLE, TENTATIVE), F.col("last_us") + 1)
     reach = reach.when(kind.endswith("boundary"), F.col("last_us"))
@@ -63,23 +61,17 @@ def elements(records: DataFrame) -> DataFrame:
 
 def is_behind() -> Column:
     """Does a record of :func:`elements` have a stable tuple whose id is not above all ids before it?"""
-    from pyspark.sql import functions as F
-
     return (F.col("kind") == STABLE) & (F.col("first_id") <= F.col("passed_id"))
 
 
 def is_gap() -> Column:
     """Are ids left out before or within it (P2)?"""
-    from pyspark.sql import functions as F
-
     follows = F.col("first_id") <= F.coalesce("passed_id", F.lit(0)) + 1
     return (F.col("kind") == STABLE) & ~(follows & (F.col("id") - F.col("first_id") + 1 <= F.col("count")))
 
 
 def is_belated() -> Column:
     """Does it have a new stable tuple from below an earlier stable boundary (B1, B7)?"""
-    from pyspark.sql import functions as F
-
     new = F.col("id") > F.coalesce("passed_id", F.lit(0))
     return (F.col("kind") == STABLE) & new & (F.col("first_us") < F.coalesce("final_us", F.lit(BEFORE_TIME)))
 
@@ -92,9 +84,6 @@ def episodes(parts: DataFrame) -> DataFrame:
       last of them in this stretch; ``tentative``: number of tentative tuples; ``tentative_sequence``: of the first of
       them; ``reach_us``: their largest tuple time.
     """
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
     kind = F.col("kind")
     undo, stable, tentative = (kind == k for k in (UNDO, STABLE, TENTATIVE))
     earlier = (

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from consistency.proof.comparing.digests import COMPARED
+from consistency.proof.comparing.source_contents import (
+    NotCompared,
+    csv_records,
+    differences,
+    opened_lines,
+    read_file,
+)
 from consistency.proof.recorded.query_file import SourceEntry, duration_us
 from consistency.proof.recorded.run import Run
+from consistency.proof.recorded.table_source import source_table
 from consistency.proof.report.words import count, plural
 from spe.log.source_log import SourceState
 from spe.stream.names import StreamId
@@ -43,9 +50,6 @@ def against_input(
     Args:
       content: sums of digests in the log.
     """
-    from consistency.proof.comparing.source_contents import NotCompared, differences, read_file
-    from consistency.proof.recorded.table_source import source_table
-
     table, ended = source_table(run, stream), state.bound_us >= END_OF_TIME
     try:
         if run.origin:
@@ -141,16 +145,10 @@ def _rows_of_file(file: Path, source: SourceEntry) -> int:
             return int(opened.metadata.num_rows)
     if source.kind in ("arrow", "avro"):
         return _rows_of_batches(file, source.kind)
-    options = source.reader
-    with file.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as lines:
+    with opened_lines(file) as lines:
         if source.kind == "jsonl":
             return sum(1 for line in lines if not line.isspace())
-        rows = csv.reader(
-            lines, delimiter=options.get("delimiter") or ",", quotechar=options.get("quote") or '"', strict=True
-        )
-        if str(options.get("header")).lower() != "false":
-            next(rows, None)  # even if blank: it is not a record
-        return _records(rows)
+        return sum(1 for _ in csv_records(lines, source.reader)[1])
 
 
 def _rows_of_batches(file: Path, kind: str) -> int:
@@ -167,18 +165,6 @@ def _rows_of_batches(file: Path, kind: str) -> int:
             return sum(reader.get_batch(n).num_rows for n in range(reader.num_record_batches))
         opened.seek(0)
         return sum(batch.num_rows for batch in ipc.open_stream(opened))
-
-
-def _records(rows: Any) -> int:
-    """Counts records of a CSV reader: blank lines are skipped, a line that is not CSV is one record."""
-    number = 0
-    while True:
-        try:
-            for row in rows:
-                number += bool(row)
-            return number
-        except csv.Error:
-            number += 1
 
 
 def _malformed(run: Run, stream: StreamId) -> _Range:

@@ -21,7 +21,7 @@ from spe.plan.plan import Plan
 from spe.stream.ids import Channel, PartitionId
 from spe.stream.names import NodeId, StreamId, UnitId
 from spe.stream.times import BEFORE_TIME
-from spe.wire.messages import Announcement
+from spe.wire.messages.feeds import Announcement
 
 _NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 #: (wall time of an input's arrival, kX that holds from then on), microseconds.

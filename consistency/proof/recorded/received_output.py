@@ -10,6 +10,9 @@ from collections.abc import Callable, Mapping
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
 from consistency.proof.comparing.digests import BLOCK, block_digests, summed
 from consistency.proof.recorded.elements import STABLE, TENTATIVE
 from consistency.proof.recorded.records import TENTATIVE_ROWS, Wanted, WantedRecords
@@ -21,7 +24,6 @@ from spe.stream.schema import Schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame
 
 #: Maximum number of records and blocks that are selected by number; beyond it everything is read.
 _SOME: Final = 10_000
@@ -49,8 +51,6 @@ class ReceivedStream:
         Args:
           made: the schema of the result.
         """
-        from pyspark.sql import functions as F
-
         return _through(self.rows.where(F.col("kind") == TENTATIVE), each, made)
 
     def of_records(self, which: DataFrame) -> DataFrame:
@@ -59,16 +59,12 @@ class ReceivedStream:
 
     def of_blocks(self, which: DataFrame) -> DataFrame:
         """Returns the rows of stable tuples in some blocks of places; ``which`` has ``partition, block``."""
-        from pyspark.sql import functions as F
-
         block = F.floor(F.col("id") / BLOCK)
         stable = self.rows.where(F.col("kind") == STABLE).withColumn("block", block)
         return stable.join(which, ["partition", "block"], how="left_semi").drop("block")
 
     def digests(self, schema: Schema) -> DataFrame:
         """Returns ``partition, block, our_count, our_digest`` of the stable tuples."""
-        from pyspark.sql import functions as F
-
         stable = self.rows.where(F.col("kind") == STABLE).withColumn("place", F.col("id"))
         return block_digests(stable, "tuple", "time_us", schema, "our")
 
@@ -97,8 +93,6 @@ class ReceivedRecording(ReceivedStream):
           keep: stores all rows, where they are needed.
           at_once: store them now, since more will arrive later.
         """
-        from pyspark.sql import functions as F
-
         summary = on_disk(summary)
         summary.count()  # now: source logs that are read later contain the cause of all of it
         self.records = records_of(summary)
@@ -119,8 +113,6 @@ class ReceivedRecording(ReceivedStream):
             return self._all
 
     def tentative(self, each: OfBatches, made: pa.Schema) -> DataFrame:
-        from pyspark.sql import functions as F
-
         if self._all is not None:
             return super().tentative(each, made)
         some = _numbers(self.records.where(F.col("kind") == TENTATIVE), "sequence")
@@ -143,8 +135,6 @@ class ReceivedRecording(ReceivedStream):
 
 def records_of(summary: DataFrame) -> DataFrame:
     """Selects the rows of SUMMARY (consistency.proof.recorded.records) that describe records."""
-    from pyspark.sql import functions as F
-
     return summary.where(F.col("kind").isNotNull()).drop("block", "digest")
 
 

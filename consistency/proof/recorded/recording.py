@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from consistency.proof.recorded.records import (
     CHANGES,
@@ -24,12 +25,8 @@ from consistency.proof.recorded.run import Run
 from consistency.proof.recorded.table_source import all_stretches, recording_table, source_table
 from consistency.proof.storage.arrow import spark_schema
 from consistency.proof.storage.files import tasks_for
-from consistency.proof.storage.tables import OfBatches
+from consistency.proof.storage.tables import OfBatches, over_numbers
 from spe.stream.names import StreamId
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 
 def changes(
@@ -141,13 +138,8 @@ def over_stretches(
     schema = spark_schema(made)
     if run.origin:
         return _over_remote(spark, run, table, pieces, read, schema)
-
-    def each(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                yield from read(number, pieces[number], None)
-
-    return spark.range(0, len(pieces), 1, tasks_for(spark, len(pieces))).mapInArrow(each, schema)
+    tasks = tasks_for(spark, len(pieces))
+    return over_numbers(spark, len(pieces), lambda n: read(n, pieces[n], None), schema, tasks)
 
 
 def _over_remote(

@@ -15,25 +15,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from pyspark.sql import SparkSession
 
 from consistency.proof.comparing.digests import COMPARED, Digester, digests_of, halves
+from consistency.proof.recorded.query_file import SourceEntry
+from consistency.proof.recorded.recording import over_stretches
 from consistency.proof.recorded.records import Stretch, Table, TimedStretch, scan_stretch
+from consistency.proof.recorded.run import Run
+from consistency.proof.recorded.table_source import all_stretches, source_table
 from consistency.proof.report.words import moment
 from spe.log.source_log import decode_source_batch, decode_source_state
 from spe.stream.batch import Int64Array
 from spe.stream.names import StreamId
 from spe.stream.strings import StringPool
 from spe.stream.times import BEFORE_TIME
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from consistency.proof.recorded.query_file import SourceEntry
-    from consistency.proof.recorded.run import Run
 
 _FIELDS: Final = (
     "piece", "tuples", "peak", "promise", "low", "high",
@@ -79,9 +78,6 @@ def look_through(spark: SparkSession, run: Run, stream: StreamId, source: Source
     Raises:
       SpeError: segments are missing.  A damaged log is an error of Spark.
     """
-    from consistency.proof.recorded.recording import over_stretches
-    from consistency.proof.recorded.table_source import all_stretches, source_table
-
     table = source_table(run, stream)
     pieces, how = all_stretches(table), replace(stamping(source, table), digests=source.kind in COMPARED)
 

@@ -5,24 +5,15 @@ Its size does not depend on that of the run.  Tuple times are microseconds since
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
-from pydantic import BaseModel, ConfigDict
-
-from consistency.proof.report.model import FlawCount, Verdict
+from consistency.proof.report.model import FlawCount, ReportData, Verdict
 
 #: Changes when a field changes its meaning or is removed; new fields do not change it.
 VERSION: Final = 1
-SCHEMA: Final = Path(__file__).with_name("follow.schema.json")
 
 
-class _Data(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class FollowedStep(_Data):
+class FollowedStep(ReportData):
     """A range of tuple time that was proved.
 
     Attributes:
@@ -43,7 +34,7 @@ class FollowedStep(_Data):
     seconds: float
 
 
-class FollowedOutput(_Data):
+class FollowedOutput(ReportData):
     """The part of one output at one client that was proved.
 
     Attributes:
@@ -69,7 +60,7 @@ class FollowedOutput(_Data):
         return f"{self.client} · {self.output}"
 
 
-class FollowedSource(_Data):
+class FollowedSource(ReportData):
     """A source's log: number of tuples read, their last tuple time, and flaws."""
 
     name: str
@@ -78,7 +69,7 @@ class FollowedSource(_Data):
     flaws: list[str]
 
 
-class Followed(_Data):
+class Followed(ReportData):
     """The proof of one run, so far.
 
     Attributes:
@@ -119,16 +110,3 @@ class Followed(_Data):
     sources: list[FollowedSource]
     versions: dict[str, str]
     latest: list[FollowedStep]
-
-
-def json_schema() -> dict[str, Any]:
-    """Returns the JSON Schema of the model."""
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": f"follow.json of spe report --follow, version {VERSION}",
-        **{k: v for k, v in Followed.model_json_schema().items() if k != "title"},
-    }
-
-
-if __name__ == "__main__":
-    SCHEMA.write_text(json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

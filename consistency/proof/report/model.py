@@ -41,11 +41,13 @@ class Flaw(DescribedName):
     UNCORRECTED = "uncorrected", "tentative, and never taken back"
 
 
-class _Data(BaseModel):
+class ReportData(BaseModel):
+    """A part of a report; unknown fields are refused."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Offender(_Data):
+class Offender(ReportData):
     """One wrong tuple.
 
     Attributes:
@@ -67,7 +69,7 @@ class Offender(_Data):
     around: list[str] = Field(default_factory=list)
 
 
-class FlawCount(_Data):
+class FlawCount(ReportData):
     """All tuples of one output with the same flaw; ``offenders`` are the first ones."""
 
     flaw: Flaw
@@ -75,7 +77,7 @@ class FlawCount(_Data):
     offenders: list[Offender]
 
 
-class Span(_Data):
+class Span(ReportData):
     """A span of time; ``until_us`` is None where it had not ended when the run did."""
 
     name: str
@@ -83,7 +85,7 @@ class Span(_Data):
     until_us: int | None
 
 
-class Track(_Data):
+class Track(ReportData):
     """States of a replica, over time."""
 
     name: str
@@ -102,7 +104,7 @@ class FaultSpan(Span):
     targets: list[str]
 
 
-class Loss(_Data):
+class Loss(ReportData):
     """A stretch of time in which no node ran some partitions.
 
     Attributes:
@@ -117,7 +119,7 @@ class Loss(_Data):
     measured: dict[str, float | None]
 
 
-class Delay(_Data):
+class Delay(ReportData):
     """Delay_new: how late new tuples came, by the definition of DPC, with the allowed and the predicted delay.
 
     Attributes:
@@ -138,7 +140,7 @@ class Delay(_Data):
     why: str = ""
 
 
-class Promise(_Data):
+class Promise(ReportData):
     """The settings that a node announced for a unit that it ran, and how long it let its buckets wait.
 
     Attributes:
@@ -165,7 +167,7 @@ class Promise(_Data):
     used_p99: float | None = None
 
 
-class DirectoryChange(_Data):
+class DirectoryChange(ReportData):
     """A version of the directory that the coordinator issued.
 
     Attributes:
@@ -179,7 +181,7 @@ class DirectoryChange(_Data):
     why: str
 
 
-class MoveReport(_Data):
+class MoveReport(ReportData):
     """A partition that moved, or was to move; times count from the beginning of the run.
 
     Attributes:
@@ -204,7 +206,7 @@ class MoveReport(_Data):
     delay_max_us: int | None
 
 
-class RecoveryStep(_Data):
+class RecoveryStep(ReportData):
     """A partition that was lost while nodes had too little room for all; times count from the beginning of the run.
 
     Attributes:
@@ -232,7 +234,7 @@ class RecoveryStep(_Data):
     why: str
 
 
-class RecoveryReport(_Data):
+class RecoveryReport(ReportData):
     """The order in which partitions came back while nodes had too little room for all of them (rules O1 to O6).
 
     Attributes:
@@ -246,7 +248,7 @@ class RecoveryReport(_Data):
     steps: list[RecoveryStep]
 
 
-class Tentative(_Data):
+class Tentative(ReportData):
     """The tentative tuples of one output at one client.
 
     Attributes:
@@ -272,14 +274,14 @@ class Tentative(_Data):
     impossible: int | None = None
 
 
-class Gaps(_Data):
+class Gaps(ReportData):
     """The longest gaps: of any tuples, and of stable ones."""
 
     any_us: int
     stable_us: int
 
 
-class Healing(_Data):
+class Healing(ReportData):
     """Time from the end of the last failure to the last correction.
 
     Attributes:
@@ -293,7 +295,7 @@ class Healing(_Data):
     took_us: int | None
 
 
-class WindowAccuracy(_Data):
+class WindowAccuracy(ReportData):
     """Tentative results of one tuple time against the truth.
 
     Attributes:
@@ -309,7 +311,7 @@ class WindowAccuracy(_Data):
     measures: dict[str, float | None]
 
 
-class Accuracy(_Data):
+class Accuracy(ReportData):
     """Accuracy of the tentative results.
 
     Attributes:
@@ -327,7 +329,7 @@ class Accuracy(_Data):
     windows: list[WindowAccuracy]
 
 
-class Bin(_Data):
+class Bin(ReportData):
     """Tuples of an output that a client received within one interval of wall time."""
 
     at_us: int
@@ -337,7 +339,7 @@ class Bin(_Data):
     delay_max_us: int | None = None
 
 
-class OutputReport(_Data):
+class OutputReport(ReportData):
     """One output stream at one client.
 
     Attributes:
@@ -371,7 +373,7 @@ class OutputReport(_Data):
         return f"{self.client} · {self.output}"
 
 
-class SourceFacts(_Data):
+class SourceFacts(ReportData):
     """A source's log: number of tuples, of late tuples, whether the source came to its end, and flaws.
 
     Attributes:
@@ -386,7 +388,7 @@ class SourceFacts(_Data):
     compared: str = ""
 
 
-class SinkFacts(_Data):
+class SinkFacts(ReportData):
     """A sink of a client, or of a source's late or rejected rows, against its recording.
 
     Attributes:
@@ -401,7 +403,7 @@ class SinkFacts(_Data):
     text: str
 
 
-class Settings(_Data):
+class Settings(ReportData):
     """The settings that decide delay and tentative tuples, for comparing runs."""
 
     x: str
@@ -412,7 +414,7 @@ class Settings(_Data):
     nodes: int
 
 
-class LogReport(_Data):
+class LogReport(ReportData):
     """The checkpoint log of a replica (rule G7); times are without the start of the process.
 
     Attributes:
@@ -434,7 +436,7 @@ class LogReport(_Data):
     kept_bytes: int
 
 
-class FileDigest(_Data):
+class FileDigest(ReportData):
     """State of a file when the report was made.
 
     Attributes:
@@ -449,7 +451,7 @@ class FileDigest(_Data):
     blocks: list[str]
 
 
-class Evidence(_Data):
+class Evidence(ReportData):
     """The files that the report rests on.
 
     Attributes:
@@ -461,7 +463,7 @@ class Evidence(_Data):
     outside: list[FileDigest]
 
 
-class Report(_Data):
+class Report(ReportData):
     """The report on one run.
 
     Attributes:

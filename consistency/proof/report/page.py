@@ -2,31 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from html import escape
-from importlib.resources import files
+from typing import Final
 
 from consistency.proof.losses import measure_of
 from consistency.proof.report.figure import timeline
+from consistency.proof.report.happenings import changes, logs, moves, promises, recovery
+from consistency.proof.report.html import (
+    Columns,
+    bad,
+    between,
+    card,
+    dim,
+    document,
+    duration,
+    good,
+    section,
+    table,
+    verdict_word,
+)
 from consistency.proof.report.model import (
     Accuracy,
-    DirectoryChange,
+    Delay,
+    FaultSpan,
     Flaw,
     FlawCount,
-    LogReport,
     Loss,
-    MoveReport,
     Offender,
     OutputReport,
-    Promise,
-    RecoveryReport,
-    RecoveryStep,
     Report,
+    SinkFacts,
     SourceFacts,
+    Tentative,
     Verdict,
+    WindowAccuracy,
 )
 from consistency.proof.report.summary import headline, sentence
-from consistency.proof.report.words import count, plural, seconds, share
+from consistency.proof.report.words import count, seconds, share
 
 _MARKS = {
     Verdict.CONSISTENT: '<path d="M9 17.5l5.5 5.5L26 11.5"/>',
@@ -46,6 +60,9 @@ FLAWS = {
     Flaw.OVERTAKEN: "tentative, overtaken by stable tuples",
     Flaw.UNCORRECTED: "tentative, never corrected",
 }
+
+#: The first column of a table of outputs.
+_TITLE: Final[tuple[str, str, Callable[[OutputReport], str]]] = ("client · output", "", lambda o: escape(o.title))
 
 
 def page(report: Report) -> str:
@@ -71,47 +88,16 @@ def page(report: Report) -> str:
         "<h2>Did it keep X?</h2>",
         '<p class="sub">The delay of a new tuple, on first receipt, from the moment of its time. The model is that of '
         "DPC: αX and the ordinary delay, once per chain under <i>process</i>.</p>",
-        _in_bound(report.outputs),
-        _promises(report.promises),
-        _logs(report.logs),
-        _changes(report.changes),
-        _moves(report.moves),
-        _recovery(report.recovery),
+        card(_IN_BOUND, report.outputs),
+        promises(report.promises),
+        logs(report.logs),
+        changes(report.changes),
+        moves(report.moves),
+        recovery(report.recovery),
         "<h2>What ran</h2>",
         _ran(report),
     ]
     return document(f"{report.verdict}: {report.name}", "".join(body))
-
-
-def document(title: str, body: str) -> str:
-    """Returns a whole HTML document around the body."""
-    folder = files("consistency.proof.report")
-    style, script = (folder.joinpath(name).read_text("utf-8") for name in ("style.css", "script.js"))
-    hatch = (
-        '<svg width="0" height="0" style="position:absolute" aria-hidden="true"><defs><pattern id="hatch" width="6" '
-        'height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><rect width="2.5" height="6" '
-        'style="fill:var(--idle)"/></pattern></defs></svg>'
-    )
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>{escape(title)}</title><style>\n{style}</style></head>\n<body>{hatch}<main>{body}"
-        "<footer>Made by spe report. What each figure means: docs/reference/report.md.</footer></main>"
-        f'<div class="tip"></div><script>\n{script}</script></body></html>\n'
-    )
-
-
-def table(id_: str, columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]) -> str:
-    """Returns a table: columns are (title, "r" for figures or ""); cells are HTML."""
-    head = "".join(f'<th class="{side}">{title}</th>' for title, side in columns)
-    lines = [
-        "<tr>" + "".join(f'<td class="{side}">{cell}</td>' for cell, (_, side) in zip(row, columns)) + "</tr>"
-        for row in rows
-    ]
-    named = f' id="{id_}"' if id_ else ""
-    return (
-        f'<div class="scroll"><table{named}><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
-    )
 
 
 # --- the answer ---
@@ -180,30 +166,24 @@ def _legend(report: Report) -> str:
 
 
 def _right(outputs: Sequence[OutputReport]) -> str:
-    columns = [("client · output", ""), ("verdict", ""), ("truth", "r"), ("received", "r")]
-    columns += [(name, "r") for name in FLAWS.values()]
-    rows = []
-    for output in outputs:
-        counts = {f.flaw: f.count for f in output.findings}
-        rows.append(
-            [
-                escape(output.title),
-                f'<span class="word {output.verdict}">{output.verdict}</span>',
-                count(output.truth),
-                count(output.stable),
-                *(_flawed(counts.get(flaw, 0)) for flaw in FLAWS),
-            ]
-        )
-    return f'<div class="card">{table("", columns, rows)}</div>'
+    columns: Columns[OutputReport] = [
+        _TITLE,
+        ("verdict", "", lambda o: verdict_word(o.verdict)),
+        ("truth", "r", lambda o: count(o.truth)),
+        ("received", "r", lambda o: count(o.stable)),
+        *((name, "r", partial(_flawed, flaw)) for flaw, name in FLAWS.items()),
+    ]
+    return card(columns, outputs)
 
 
-def _flawed(n: int) -> str:
-    return f'<span class="no">{count(n)}</span>' if n else '<span class="dim">0</span>'
+def _flawed(flaw: Flaw, output: OutputReport) -> str:
+    n = {finding.flaw: finding.count for finding in output.findings}.get(flaw, 0)
+    return bad(count(n)) if n else dim("0")
 
 
 def _offenders(outputs: Sequence[OutputReport]) -> str:
     rows = [
-        _offender(output, finding, offender)
+        (output, finding, offender)
         for output in outputs
         for finding in output.findings
         for offender in finding.offenders
@@ -211,31 +191,30 @@ def _offenders(outputs: Sequence[OutputReport]) -> str:
     if not rows:
         return ""
     total = sum(f.count for o in outputs for f in o.findings)
-    columns = [("what", ""), ("where", ""), ("tuple", ""), ("received", "r")]
     shown = "" if total == len(rows) else f" The first {len(rows)} of {count(total)}; all are in tables/."
     return (
         f'<h3>Offenders</h3><p class="sub">Each with what its client received around it.{shown}</p>'
         '<div class="chips"><input data-table="offenders" placeholder="filter" aria-label="filter offenders"></div>'
-        f'<div class="card">{table("offenders", columns, rows)}</div>'
+        f"{card(_OFFENDERS, rows, 'offenders')}"
     )
 
 
-def _offender(output: OutputReport, finding: FlawCount, offender: Offender) -> list[str]:
-    where = f"{escape(output.title)}<br><span class='dim'>partition {offender.partition}, "
-    where += f"{'number' if finding.flaw in (Flaw.UNCORRECTED, Flaw.OVERTAKEN) else 'id'} {count(offender.place)}<br>"
-    where += f"time {escape(offender.time)}</span>"
+def _where(output: OutputReport, finding: FlawCount, offender: Offender) -> str:
+    number = "number" if finding.flaw in (Flaw.UNCORRECTED, Flaw.OVERTAKEN) else "id"
+    return (
+        f"{escape(output.title)}<br><span class='dim'>partition {offender.partition}, {number} {count(offender.place)}"
+        f"<br>time {escape(offender.time)}</span>"
+    )
+
+
+def _with_surroundings(offender: Offender) -> str:
     what = _tuple(offender.tuple, offender.expected)
-    if offender.around:
-        lines = "".join(
-            f'<li class="{"here" if line.startswith("▸") else ""}">{escape(line)}</li>' for line in offender.around
-        )
-        what += f'<details><summary>around it</summary><ul class="around">{lines}</ul></details>'
-    return [
-        f'<span class="no">{FLAWS[finding.flaw]}</span>',
-        where,
-        what,
-        "never" if offender.at_us is None else seconds(offender.at_us),
-    ]
+    if not offender.around:
+        return what
+    lines = "".join(
+        f'<li class="{"here" if line.startswith("▸") else ""}">{escape(line)}</li>' for line in offender.around
+    )
+    return f'{what}<details><summary>around it</summary><ul class="around">{lines}</ul></details>'
 
 
 def _tuple(values: dict[str, object], expected: dict[str, object] | None) -> str:
@@ -243,7 +222,7 @@ def _tuple(values: dict[str, object], expected: dict[str, object] | None) -> str
     for name, value in values.items():
         text = f'<span class="key">{escape(name)}</span> {escape(_shown(value))}'
         if expected is not None and expected.get(name) != value:
-            text = f'<span class="no">{text}</span> (true: {escape(_shown(expected.get(name)))})'
+            text = f"{bad(text)} (true: {escape(_shown(expected.get(name)))})"
         parts.append(text)
     return "<code>" + ", ".join(parts) + "</code>"
 
@@ -252,322 +231,140 @@ def _shown(value: object) -> str:
     return "null" if value is None else str(value)
 
 
+_OFFENDERS: Final[Columns[tuple[OutputReport, FlawCount, Offender]]] = (
+    ("what", "", lambda row: bad(FLAWS[row[1].flaw])),
+    ("where", "", lambda row: _where(*row)),
+    ("tuple", "", lambda row: _with_surroundings(row[2])),
+    ("received", "r", lambda row: "never" if row[2].at_us is None else seconds(row[2].at_us)),
+)
+
+
 # --- wrong in between ---
+
+_TENTATIVE: Final[Columns[OutputReport]] = (
+    _TITLE,
+    ("tentative", "r", lambda o: count(o.tentative.count)),
+    ("right as they were", "r", lambda o: _right_as_they_were(o.tentative)),
+    ("taken back", "r", lambda o: count(o.tentative.undone)),
+    ("corrections", "r", lambda o: count(o.tentative.corrections)),
+    ("wrong ones stood<br>(median)", "r", lambda o: duration(o.tentative.stood_median_us)),
+    ("longest", "r", lambda o: duration(o.tentative.stood_max_us)),
+    ("model expects", "r", lambda o: "–" if o.tentative.predicted is None else f"≈ {count(o.tentative.predicted)}"),
+)
+
+
+def _right_as_they_were(t: Tentative) -> str:
+    return f"{count(t.right)} <span class='dim'>({share(t.right / t.count)})</span>" if t.count else "–"
 
 
 def _between(outputs: Sequence[OutputReport], losses: Sequence[Loss]) -> str:
-    columns = [("client · output", ""), ("tentative", "r"), ("right as they were", "r"), ("taken back", "r")]
-    columns += [("corrections", "r"), ("wrong ones stood<br>(median)", "r"), ("longest", "r"), ("model expects", "r")]
-    rows = []
-    for output in outputs:
-        t = output.tentative
-        right = "–" if not t.count else f"{count(t.right)} <span class='dim'>({share(t.right / t.count)})</span>"
-        stood = ["–" if us is None else seconds(us) for us in (t.stood_median_us, t.stood_max_us)]
-        expected = "–" if t.predicted is None else f"≈ {count(t.predicted)}"
-        rows.append(
-            [escape(output.title), count(t.count), right, count(t.undone), count(t.corrections), *stood, expected]
-        )
-    parts = [f'<div class="card">{table("", columns, rows)}</div>']
-    parts += [_accuracy(output, output.accuracy) for output in outputs if output.accuracy is not None]
-    parts.append(_losses(losses, outputs))
-    return "".join(parts)
+    accuracies = [_accuracy(output, output.accuracy) for output in outputs if output.accuracy is not None]
+    return "".join([card(_TENTATIVE, outputs), *accuracies, _losses(losses, outputs)])
 
 
 def _accuracy(output: OutputReport, accuracy: Accuracy) -> str:
-    key = (
-        f"the same result: equal {', '.join(accuracy.key)}" if accuracy.key else "the same result: equal in everything"
-    )
-    columns = [("tuple time", ""), ("tentative", "r"), ("truth", "r"), *((escape(m), "r") for m in accuracy.measures)]
-    rows = [["<b>all of them</b>", "", "", *(_measure(m, accuracy.overall.get(m)) for m in accuracy.measures)]]
-    rows += [
-        [
-            escape(w.time),
-            count(w.tentative),
-            count(w.truth),
-            *(_measure(m, w.measures.get(m)) for m in accuracy.measures),
-        ]
-        for w in accuracy.worst
+    key = f"equal {', '.join(accuracy.key)}" if accuracy.key else "equal in everything"
+    columns: Columns[WindowAccuracy | None] = [
+        ("tuple time", "", lambda w: "<b>all of them</b>" if w is None else escape(w.time)),
+        ("tentative", "r", lambda w: "" if w is None else count(w.tentative)),
+        ("truth", "r", lambda w: "" if w is None else count(w.truth)),
+        *(
+            (escape(m), "r", lambda w, m=m: _measure(m, (accuracy.overall if w is None else w.measures).get(m)))
+            for m in accuracy.measures
+        ),
     ]
     return (
-        f"<h3>{escape(output.title)}</h3><p class='sub'>Accuracy, {escape(key)}; the worst windows below.</p>"
-        f'<div class="card">{table("", columns, rows)}</div>'
+        f"<h3>{escape(output.title)}</h3><p class='sub'>Accuracy, the same result: {escape(key)}; the worst "
+        f"windows below.</p>{card(columns, [None, *accuracy.worst])}"
     )
 
 
 def _losses(losses: Sequence[Loss], outputs: Sequence[OutputReport]) -> str:
     """Returns the output that PPA's model expects while partitions are lost, next to the measured one."""
-    if not losses:
-        return ""
-    measured = [(o.title, measure_of(o.accuracy)) for o in outputs if o.accuracy is not None]
-    columns = [("nobody ran", ""), ("from", "r"), ("for", "r"), ("expected<br>fidelity (OF)", "r")]
-    columns += [(f"{escape(name)} of<br>{escape(title)}", "r") for title, name in measured]
-    rows = [
-        [
-            escape(", ".join(loss.partitions)),
-            seconds(loss.from_us),
-            seconds(loss.until_us - loss.from_us),
-            share(loss.fidelity),
-            *(_measure(name, loss.measured.get(title)) for title, name in measured),
-        ]
-        for loss in losses
+    measured = [(o.title, measure_of(o.accuracy)) for o in outputs if losses and o.accuracy is not None]
+    columns: Columns[Loss] = [
+        ("nobody ran", "", lambda loss: escape(", ".join(loss.partitions))),
+        ("from", "r", lambda loss: seconds(loss.from_us)),
+        ("for", "r", lambda loss: between(loss.from_us, loss.until_us)),
+        ("expected<br>fidelity (OF)", "r", lambda loss: share(loss.fidelity)),
+        *(
+            (
+                f"{escape(m)} of<br>{escape(title)}",
+                "r",
+                lambda loss, m=m, title=title: _measure(m, loss.measured.get(title)),
+            )
+            for title, m in measured
+        ),
     ]
-    return (
-        "<h3>While partitions were lost</h3><p class='sub'>What the model of PPA expects of the output, and what "
-        "was measured of the windows of which tentative results came meanwhile; – where none came.</p>"
-        f'<div class="card">{table("", columns, rows)}</div>'
+    about = (
+        "What the model of PPA expects of the output, and what "
+        "was measured of the windows of which tentative results came meanwhile; – where none came."
     )
+    return section("While partitions were lost", about, columns, losses)
 
 
 def _measure(name: str, value: float | None) -> str:
     if value is None:
-        return '<span class="dim">–</span>'
+        return dim("–")
     return f"{value:.4g}" if name.startswith("error") else share(value)
 
 
 # --- kept X ---
 
-
-def _in_bound(outputs: Sequence[OutputReport]) -> str:
-    columns = [
-        ("client · output", ""),
-        ("k", "r"),
-        ("allowed", "r"),
-        ("longest delay", "r"),
-        ("99 %", "r"),
-        ("median", "r"),
-    ]
-    columns += [
-        ("model expects", "r"),
-        ("kept", ""),
-        ("longest gap", "r"),
-        ("in stable", "r"),
-        ("heal to last correction", "r"),
-    ]
-    rows = []
-    for output in outputs:
-        d = output.delay
-        unknown = f"unknown<br><span class='dim'>{escape(d.why)}</span>" if d.why else "unknown"
-        in_bound = {True: '<span class="ok">yes</span>', False: '<span class="no">no</span>', None: unknown}[d.kept]
-        rows.append(
-            [
-                escape(output.title),
-                str(output.k),
-                seconds(d.bound_us),
-                seconds(d.max_us),
-                seconds(d.p99_us),
-                seconds(d.median_us),
-                "–" if d.predicted_us is None else f"≈ {seconds(d.predicted_us)}",
-                in_bound,
-                seconds(output.gaps.any_us),
-                seconds(output.gaps.stable_us),
-                "–" if output.healing.took_us is None else seconds(output.healing.took_us),
-            ]
-        )
-    return f'<div class="card">{table("", columns, rows)}</div>'
+_IN_BOUND: Final[Columns[OutputReport]] = (
+    _TITLE,
+    ("k", "r", lambda o: str(o.k)),
+    ("allowed", "r", lambda o: seconds(o.delay.bound_us)),
+    ("longest delay", "r", lambda o: seconds(o.delay.max_us)),
+    ("99 %", "r", lambda o: seconds(o.delay.p99_us)),
+    ("median", "r", lambda o: seconds(o.delay.median_us)),
+    ("model expects", "r", lambda o: "–" if o.delay.predicted_us is None else f"≈ {seconds(o.delay.predicted_us)}"),
+    ("kept", "", lambda o: _kept(o.delay)),
+    ("longest gap", "r", lambda o: seconds(o.gaps.any_us)),
+    ("in stable", "r", lambda o: seconds(o.gaps.stable_us)),
+    ("heal to last correction", "r", lambda o: duration(o.healing.took_us)),
+)
 
 
-def _changes(rows: Sequence[DirectoryChange]) -> str:
-    """Lists versions of the directory, and their causes."""
-    if not rows:
-        return ""
-    lines = [[seconds(change.at_us), str(change.number), escape(change.why)] for change in rows]
-    return (
-        "<h3>Versions of the directory</h3><p class='sub'>Who runs what, and with which X, changed while the cluster "
-        "ran; each result is judged by what was in force while it was on its way.</p>"
-        f'<div class="card">{table("", [("at", "r"), ("version", "r"), ("who wanted it", "")], lines)}</div>'
-    )
-
-
-def _moves(rows: Sequence[MoveReport]) -> str:
-    """Lists partitions that moved, and the output of clients during each move."""
-    if not rows:
-        return ""
-    columns = [("move", "r"), ("partition", ""), ("from", ""), ("to", ""), ("wanted by", "")]
-    columns += [("at", "r"), ("took", "r"), ("expected", "r")]
-    columns += [("longest delay meanwhile", "r"), ("tentative meanwhile", "r"), ("", "")]
-    lines = [
-        [
-            str(move.number),
-            escape(move.partition),
-            escape(move.source),
-            escape(move.target),
-            escape(move.reason),
-            _maybe(move.from_us),
-            "–" if move.from_us is None or move.until_us is None else seconds(move.until_us - move.from_us),
-            _maybe(move.predicted_us),
-            _maybe(move.delay_max_us),
-            f"{move.tentative:,}",
-            escape(f"{move.phase}: {move.why}" if move.why else move.phase),
-        ]
-        for move in rows
-    ]
-    return f'<h3>Moves</h3><div class="card">{table("", columns, lines)}</div>'
-
-
-def _recovery(report: RecoveryReport | None) -> str:
-    """Lists lost partitions in the order in which they came back, and the value gained."""
-    if report is None:
-        return ""
-    columns = [("", "r"), ("partition", ""), ("on", ""), ("wanted", "r"), ("told", "r"), ("took", "r")]
-    columns += [("expected", "r"), ("value", "r")]
-    columns += [("longest delay meanwhile", "r"), ("tentative meanwhile", "r"), ("", "")]
-    lines = [
-        [
-            str(number),
-            escape(step.partition),
-            escape(step.node) or "–",
-            seconds(step.wanted_us),
-            _maybe(step.assigned_us),
-            "–" if step.assigned_us is None or step.back_us is None else seconds(step.back_us - step.assigned_us),
-            _maybe(step.predicted_us),
-            "–" if step.value is None else f"{share(step.value_before)} → {share(step.value)}",
-            _maybe(step.delay_max_us),
-            f"{step.tentative:,}",
-            escape(step.why or _outcome(step)),
-        ]
-        for number, step in enumerate(report.steps, 1)
-    ]
-    worth = "queries that are complete" if report.goal == "complete" else "output fidelity"
-    return (
-        "<h3>Order of recovery</h3><p class='sub'>Nodes had too little room for all that was lost: "
-        f"{plural(report.plans, 'plan')} said what comes back first. A plan wanted it, and its node was told, at the "
-        "times shown; it took so long from then on. Value: of what ran before and after it came back, "
-        f"{worth}, by priority; where that stays, it needs others that were lost.</p>"
-        f'<div class="card">{table("", columns, lines)}</div>'
-    )
-
-
-def _outcome(step: RecoveryStep) -> str:
-    if step.back_us is None:
-        return "not restored" if step.node else "waited until the end"
-    return f"ran at {seconds(step.back_us)}" + ("" if step.assigned_us is not None else ", without being told")
-
-
-def _maybe(us: int | None) -> str:
-    return "–" if us is None else seconds(us)
-
-
-def _promises(rows: Sequence[Promise]) -> str:
-    """Lists each node's announcement for each unit, and how long it let buckets wait."""
-    head = "<h3>Node by node</h3><p class='sub'>"
-    if not rows:
-        return (
-            f"{head}No client recorded an announcement of X: no node was reached. "
-            "What is allowed above is what the copy of the configuration says, which proves nothing.</p>"
-        )
-    columns = [("node", ""), ("unit", ""), ("X", "r"), ("α", "r"), ("policy", ""), ("reconcile", ""), ("since", "r")]
-    columns += [
-        ("longest wait", "r"),
-        ("share of X", "r"),
-        ("used", "r"),
-        ("99 %", "r"),
-        ("kept", ""),
-        ("config.yaml says", ""),
-    ]
-    lines = [
-        [
-            escape(promise.node),
-            escape(promise.unit),
-            seconds(promise.x_us),
-            f"{promise.alpha:g}",
-            escape(promise.policies),
-            escape(promise.reconcile),
-            seconds(promise.since_us),
-            seconds(promise.waited_us),
-            seconds(promise.share_us),
-            f"{promise.waited_us / promise.share_us:.0%}",
-            "–" if promise.used_p99 is None else f"{promise.used_p99:.0%}",
-            '<span class="ok">yes</span>' if promise.kept else '<span class="no">no</span>',
-            f'<span class="no">{escape(promise.differs)}</span>'
-            if promise.differs
-            else '<span class="dim">the same</span>',
-        ]
-        for promise in rows
-    ]
-    return (
-        f"{head}As nodes announced it and clients recorded it: since when each setting held, and the longest time that "
-        "a bucket waited from its first arrival to its release, by the node's own clock, and as "
-        "a share of X; 99 % of the slices released in the whole run used at most the next figure.</p>"
-        f'<div class="card">{table("", columns, lines)}</div>'
-    )
-
-
-def _logs(rows: Sequence[LogReport]) -> str:
-    """Lists restarts from checkpoint logs, and the bytes written."""
-    if not rows:
-        return ""
-    columns = [("replica", ""), ("restarts", "r"), ("longest", "r"), ("expected", "r"), ("at the end", "r")]
-    columns += [("least", "r"), ("written", "r"), ("rewritten", "r"), ("kept", "r")]
-    lines = [
-        [
-            escape(log.replica),
-            f"{log.recoveries:,}",
-            "–" if log.recovered_us is None else seconds(log.recovered_us),
-            "–" if log.expected_us is None else seconds(log.expected_us),
-            seconds(log.recovery_us),
-            seconds(log.least_us),
-            *(f"{size / 1e6:,.1f} MB" for size in (log.written_bytes, log.rewritten_bytes, log.kept_bytes)),
-        ]
-        for log in rows
-    ]
-    return (
-        "<h3>Checkpoint logs</h3><p class='sub'>The longest restart from each log, without the start of the process, "
-        "and what was expected of it; what one was expected to take at the end of the run, and the least that the "
-        "share of the time for rewriting allowed then. Bytes are of one copy.</p>"
-        f'<div class="card">{table("", columns, lines)}</div>'
-    )
+def _kept(delay: Delay) -> str:
+    if delay.kept is None:
+        return f"unknown<br><span class='dim'>{escape(delay.why)}</span>" if delay.why else "unknown"
+    return good("yes") if delay.kept else bad("no")
 
 
 # --- what ran ---
 
-
-def _log(source: SourceFacts) -> str:
-    if source.flaws:
-        return '<span class="no">wrong</span>'
-    return "complete" if source.complete else '<span class="no">broken off</span>'
+_SOURCES: Final[Columns[SourceFacts]] = (
+    ("source", "", lambda s: escape(s.name)),
+    ("tuples", "r", lambda s: count(s.tuples)),
+    ("late", "r", lambda s: "–" if s.late is None else count(s.late)),
+    ("log", "", lambda s: bad("wrong") if s.flaws else "complete" if s.complete else bad("broken off")),
+    ("input", "", lambda s: escape(s.compared)),
+)
+_FAULTS: Final[Columns[FaultSpan]] = (
+    ("fault", "", lambda f: escape(f.name)),
+    ("from", "r", lambda f: seconds(f.from_us)),
+    ("until", "r", lambda f: "the end" if f.until_us is None else seconds(f.until_us)),
+)
+_SINKS: Final[Columns[SinkFacts]] = (
+    ("sink", "", lambda s: escape(s.sink)),
+    ("against its recording", "", lambda s: escape(s.text) if s.equal else bad(escape(s.text))),
+)
+_FACTS: Final[Columns[tuple[str, str]]] = (
+    ("", "", lambda fact: escape(fact[0])),
+    ("", "", lambda fact: escape(fact[1])),
+)
 
 
 def _ran(report: Report) -> str:
-    sources = table(
-        "",
-        [("source", ""), ("tuples", "r"), ("late", "r"), ("log", ""), ("input", "")],
-        [
-            [
-                escape(s.name),
-                count(s.tuples),
-                "–" if s.late is None else count(s.late),
-                _log(s),
-                escape(s.compared),
-            ]
-            for s in report.sources
-        ],
-    )
-    faults = table(
-        "",
-        [("fault", ""), ("from", "r"), ("until", "r")],
-        [
-            [escape(f.name), seconds(f.from_us), "the end" if f.until_us is None else seconds(f.until_us)]
-            for f in report.faults
-        ],
-    )
-    sinks = [
-        [escape(s.sink), escape(s.text) if s.equal else f'<span class="no">{escape(s.text)}</span>']
-        for s in report.sinks
-    ]
-    sinks_card = (
-        f'<div class="card">{table("", [("sink", ""), ("against its recording", "")], sinks)}</div>' if sinks else ""
-    )
+    faults = table(_FAULTS, report.faults) if report.faults else '<p class="dim">No fault was injected.</p>'
     facts = [("cluster", report.cluster), ("plan", report.fingerprint), ("directory", report.folder)]
-    facts += [(name, text) for name, text in report.versions.items()]
+    facts += report.versions.items()
     facts += [(f"Spark: {what}", f"{took:.1f} s") for what, took in report.timings_s.items()]
-    versions = table("", [("", ""), ("", "")], [[escape(a), escape(b)] for a, b in facts])
-    nothing = '<p class="dim">No fault was injected.</p>'
     return (
-        f'<div class="two"><div class="card">{sources}</div>'
-        f'<div class="card">{faults if report.faults else nothing}</div></div>{sinks_card}'
+        f'<div class="two">{card(_SOURCES, report.sources)}<div class="card">{faults}</div></div>'
+        f"{card(_SINKS, report.sinks) if report.sinks else ''}"
         f"<details><summary>Configuration</summary><pre>{escape(report.configuration)}</pre></details>"
-        f"<details><summary>Versions, and where the time went</summary><div class='card'>{versions}</div></details>"
+        "<details><summary>Versions, and where the time went</summary>"
+        f"<div class='card'>{table(_FACTS, facts)}</div></details>"
     )
-
-
-__all__ = ["document", "page", "plural", "table"]

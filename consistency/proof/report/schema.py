@@ -1,29 +1,32 @@
-"""The JSON Schema of ``report.json``, stored as ``report.schema.json``: ``python -m`` writes it."""
+"""The JSON Schemas of ``report.json`` and ``follow.json``, stored beside this module: ``python -m`` writes them."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from consistency.proof.report.model import VERSION, Report
+from consistency.proof.report import follow_model, model
 
-SCHEMA: Final = Path(__file__).with_name("report.schema.json")
-
-
-def json_schema() -> dict[str, Any]:
-    """Returns the schema of the model."""
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": f"report.json of spe report, version {VERSION}",
-        **{k: v for k, v in Report.model_json_schema().items() if k != "title"},
-    }
+_HERE: Final = Path(__file__).parent
+REPORT_SCHEMA: Final = _HERE / "report.schema.json"
+FOLLOW_SCHEMA: Final = _HERE / "follow.schema.json"
+#: By file, the title and the model.
+_MODELS: Final[Mapping[Path, tuple[str, type[model.ReportData]]]] = {
+    REPORT_SCHEMA: (f"report.json of spe report, version {model.VERSION}", model.Report),
+    FOLLOW_SCHEMA: (f"follow.json of spe report --follow, version {follow_model.VERSION}", follow_model.Followed),
+}
 
 
-def text() -> str:
-    """Returns the content of the file."""
-    return json.dumps(json_schema(), indent=1, ensure_ascii=False) + "\n"
+def schema_text(file: Path) -> str:
+    """Returns the content of one of the files."""
+    title, described = _MODELS[file]
+    draft = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title}
+    fields = {k: v for k, v in described.model_json_schema().items() if k != "title"}
+    return json.dumps({**draft, **fields}, indent=1, ensure_ascii=False) + "\n"
 
 
 if __name__ == "__main__":
-    SCHEMA.write_text(text(), encoding="utf-8")
+    for file in _MODELS:
+        file.write_text(schema_text(file), encoding="utf-8")

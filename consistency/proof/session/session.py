@@ -133,11 +133,9 @@ def session(app: str, *, master: str | None = None, conf: Mapping[str, str] | No
         requested, the release is not supported, no master answers, or Spark does not start.
     """
     settings = dict(conf or {})
-    for name in SEMANTICS.keys() & settings.keys():
-        if settings[name] != SEMANTICS[name]:
-            raise SpeError(
-                f"{name} must be {SEMANTICS[name]}, got {settings[name]!r}: else results mean something else"
-            )
+    for name, value in SEMANTICS.items():
+        if settings.get(name, value) != value:
+            raise SpeError(f"{name} must be {value}, got {settings[name]!r}: else results mean something else")
     _check_no_connect(master, settings)
     check_answers(master or settings.get("spark.master", ""))
     try:

@@ -7,30 +7,17 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final
 
 from consistency.proof.recorded.run import REPORT_FOLDER, Run
 from consistency.proof.recorded.run_files import read_of
+from consistency.proof.storage.folder import FileFolder
 from spe.errors import SpeError
-
-if TYPE_CHECKING:
-    from consistency.proof.storage.folder import RemoteFolder
 
 #: Copied last: a directory without it is no run, so a partial copy is none.
 _LAST: Final = PurePosixPath("cluster.json")
 #: Number of files that are copied at once: the service's latency is often what limits.
 _AT_ONCE: Final = 8
-
-
-class ArchivePlace(Protocol):
-    """The target of an archive."""
-
-    @property
-    def uri(self) -> str: ...
-
-    def files(self) -> Iterator[tuple[PurePosixPath, int]]: ...
-
-    def put(self, file: Path, name: PurePosixPath) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -58,7 +45,7 @@ def files_of(run: Run) -> list[PurePosixPath]:
     return sorted(PurePosixPath(p.relative_to(run.path)) for p in [*read_of(run.path), *report])
 
 
-def archive(run: Run, target: ArchivePlace | RemoteFolder, tell: Callable[[str], None]) -> tuple[int, int]:
+def archive(run: Run, target: FileFolder, tell: Callable[[str], None]) -> tuple[int, int]:
     """Copies a run; returns the number of files and bytes.
 
     Raises:
@@ -84,7 +71,7 @@ def archive(run: Run, target: ArchivePlace | RemoteFolder, tell: Callable[[str],
     return len(names), sum(sizes.values())
 
 
-def _put(run: Run, target: ArchivePlace, names: Sequence[PurePosixPath]) -> None:
+def _put(run: Run, target: FileFolder, names: Sequence[PurePosixPath]) -> None:
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         for _ in pool.map(lambda name: target.put(run.path / name, name), names):
             pass

@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from consistency.proof.storage.arrow import spark_schema
-from consistency.proof.storage.tables import OfBatches
+from consistency.proof.storage.tables import OfBatches, over_numbers
 from spe.errors import SpeError
 
 if TYPE_CHECKING:
@@ -90,13 +90,8 @@ def _of_files(
     spark: SparkSession, files: Sequence[Path], each: Callable[[Path], Iterator[pa.RecordBatch]], made: pa.Schema
 ) -> DataFrame:
     """Reads files in tasks; a task reads one or several."""
-
-    def of_numbers(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                yield from each(files[number])
-
-    return spark.range(0, len(files), 1, tasks_for(spark, len(files))).mapInArrow(of_numbers, spark_schema(made))
+    tasks = tasks_for(spark, len(files))
+    return over_numbers(spark, len(files), lambda number: each(files[number]), spark_schema(made), tasks)
 
 
 def tasks_for(spark: SparkSession, pieces: int) -> int:

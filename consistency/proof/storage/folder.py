@@ -23,24 +23,28 @@ OBJECTS: Final = ("s3", "s3a")
 OfFile = Callable[[int, memoryview], Iterator["pa.RecordBatch"]]
 
 
-class RemoteFolder(Protocol):
-    """A directory on another file system."""
+class FileFolder(Protocol):
+    """A directory anywhere."""
 
     @property
     def uri(self) -> str:
-        """URI without a slash at its end."""
+        """Path or URI, without a slash at its end."""
 
     def files(self) -> Iterator[tuple[PurePosixPath, int]]:
         """Yields (path below the directory, bytes) of all files in it; none if there is no such directory."""
+
+    def put(self, file: Path, name: PurePosixPath) -> None:
+        """Copies a file of this machine to the directory; replaces an existing one."""
+
+
+class RemoteFolder(FileFolder, Protocol):
+    """A directory on another file system."""
 
     def read(self, name: PurePosixPath, offset: int, size: int) -> bytes:
         """Reads ``size`` bytes of a file, which has as many."""
 
     def fetch(self, name: PurePosixPath, into: Path) -> None:
         """Copies a file to this machine."""
-
-    def put(self, file: Path, name: PurePosixPath) -> None:
-        """Copies a file of this machine to the directory; replaces an existing one."""
 
     def remove(self, name: PurePosixPath) -> None:
         """Removes a file or a directory, if it is there."""

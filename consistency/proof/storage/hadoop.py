@@ -42,7 +42,7 @@ def reads(spark: SparkSession, scheme: str) -> bool:
 
 @dataclass(frozen=True)
 class HadoopFolder:
-    """A directory, through Hadoop's FileSystem with this session's settings.
+    """A directory (``RemoteFolder``), through Hadoop's FileSystem with this session's settings.
 
     Attributes:
       uri: without a slash at its end.
@@ -52,7 +52,6 @@ class HadoopFolder:
     uri: str
 
     def files(self) -> Iterator[tuple[PurePosixPath, int]]:
-        """Yields (path below the directory, bytes) of all files in it; none if there is no such directory."""
         system, root = self._system(), self._path("")
         if not system.exists(root):
             return
@@ -63,7 +62,6 @@ class HadoopFolder:
             yield PurePosixPath(str(status.getPath())[above:]), int(status.getLen())
 
     def read(self, name: PurePosixPath, offset: int, size: int) -> bytes:
-        """Reads ``size`` bytes of a file, which has as many."""
         jvm: Any = self.spark._jvm
         stream = self._system().open(self._path(name))
         try:
@@ -73,15 +71,12 @@ class HadoopFolder:
             stream.close()
 
     def fetch(self, name: PurePosixPath, into: Path) -> None:
-        """Copies a file to this machine."""
         self._system().copyToLocalFile(False, self._path(name), self._local(into / name), True)
 
     def put(self, file: Path, name: PurePosixPath) -> None:
-        """Copies a file of this machine to the directory; replaces an existing one."""
         self._system().copyFromLocalFile(False, True, self._local(file), self._path(name))
 
     def remove(self, name: PurePosixPath) -> None:
-        """Removes a file or a directory, if it is there."""
         self._system().delete(self._path(name), True)
 
     def over(self, names: Sequence[str], each: OfFile, schema: StructType | str) -> DataFrame:

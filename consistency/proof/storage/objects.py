@@ -19,7 +19,7 @@ from consistency.proof.session.executors import check_all_see
 from consistency.proof.storage.arrow import arrow_schema
 from consistency.proof.storage.folder import check_place
 from consistency.proof.storage.parquet import write_parquet
-from consistency.proof.storage.tables import MadeByTasks, frame_of, on_disk
+from consistency.proof.storage.tables import MadeByTasks, frame_of, on_disk, over_numbers
 from spe.errors import SpeError
 from spe.runtime.s3 import NO_BUCKET, S3Service, reason
 
@@ -79,7 +79,7 @@ def _reported(what: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class ObjectFolder:
-    """A directory in a bucket."""
+    """A directory (``RemoteFolder``) in a bucket."""
 
     spark: SparkSession | None
     place: ObjectPlace
@@ -99,24 +99,20 @@ class ObjectFolder:
             yield PurePosixPath(info.path.removeprefix(f"{base}/")), int(info.size)
 
     def read(self, name: PurePosixPath, offset: int, size: int) -> bytes:
-        """Reads ``size`` bytes of a file, which has as many."""
         with _reported(f"{self.uri}/{name}"), self.place.system.open_input_file(self.place.path(name)) as file:
             return bytes(file.read_at(size, offset))
 
     def fetch(self, name: PurePosixPath, into: Path) -> None:
-        """Copies a file to this machine."""
         system, path = self.place.system, self.place.path(name)
         with _reported(f"{self.uri}/{name}"), system.open_input_stream(path) as there, (into / name).open("wb") as here:
             copyfileobj(there, here, _BYTES_AT_ONCE)
 
     def put(self, file: Path, name: PurePosixPath) -> None:
-        """Copies a file of this machine to the directory; replaces an existing one."""
         system, path = self.place.system, self.place.path(name)
         with _reported(f"{self.uri}/{name}"), file.open("rb") as here, system.open_output_stream(path) as there:
             copyfileobj(here, there, _BYTES_AT_ONCE)
 
     def remove(self, name: PurePosixPath) -> None:
-        """Removes a file or a directory, if it is there."""
         path, system = self.place.path(name), self.place.system
         with _reported(f"{self.uri}/{name}"):
             kind = system.get_file_info(path).type
@@ -127,14 +123,8 @@ class ObjectFolder:
 
     def over(self, names: Sequence[str], each: OfFile, schema: StructType | str) -> DataFrame:
         """Applies ``each`` to files, by their numbers and bytes, a task for each; executors read them."""
-        place = self.place
-
-        def of_files(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for batch in batches:
-                for number in batch.column(0).to_pylist():
-                    yield from each(number, place.content(names[number]))
-
-        return self._spark.range(0, len(names), 1, max(1, len(names))).mapInArrow(of_files, schema)
+        place, count = self.place, len(names)
+        return over_numbers(self._spark, count, lambda n: each(n, place.content(names[n])), schema, max(1, count))
 
     def keep(self, name: str, frame: DataFrame | MadeByTasks) -> DataFrame:
         """Writes a frame as Parquet there, a file per task, and keeps it on the executors' disks for the proof."""

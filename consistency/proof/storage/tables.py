@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 
@@ -33,6 +33,19 @@ class MadeByTasks:
     frame: DataFrame
     each: OfBatches
     schema: StructType
+
+
+def over_numbers(
+    spark: SparkSession, count: int, each: Callable[[int], Iterator[pa.RecordBatch]], made: StructType | str, tasks: int
+) -> DataFrame:
+    """Applies ``each`` to the numbers below ``count``, within so many tasks."""
+
+    def of_numbers(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from each(number)
+
+    return spark.range(0, count, 1, tasks).mapInArrow(of_numbers, made)
 
 
 #: Writes a frame as a named table and returns the stored one.

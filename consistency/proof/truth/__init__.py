@@ -10,8 +10,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from consistency.proof.storage.files import ROW, TASK_BITS, TruthFiles, footers, local_files
@@ -19,9 +20,6 @@ from consistency.proof.storage.tables import Keep
 from consistency.proof.truth.network import TimeRange, TruthNetwork
 from consistency.proof.truth.stream import PARTITION, TIME, TruthStream
 from spe.stream.names import StreamId
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, Row
 
 __all__ = ["TimeRange", "Truth", "TruthFiles", "TruthNetwork", "truth"]
 

@@ -9,8 +9,9 @@ compared within a tolerance.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import Window as Over
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -41,9 +42,6 @@ from consistency.proof.truth.windows import (
     with_windows,
 )
 from spe.query.aggregates import AGGREGATES, Partial
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 _BORN: Final = "__born"
 _CLOSED: Final = "__closed"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from consistency.proof.recorded.query_file import JoinEntry
@@ -20,9 +21,6 @@ from consistency.proof.truth.stream import (
 )
 from consistency.proof.truth.windows import WINDOW, end_of, floor_div, member_time, per_window, start_of, with_windows
 from spe.stream.times import END_OF_TIME
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 _BOUNDS: Final = ("window_start", "window_end")
 LEFT: Final = 0

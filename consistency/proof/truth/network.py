@@ -6,8 +6,9 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from consistency.proof.comparing.merging import Merge, depth, edges
@@ -53,9 +54,6 @@ from spe.plan.timing import origins
 from spe.query.query import QueryOperator
 from spe.stream.names import StreamId
 from spe.stream.times import floor_to
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 #: Maximum number of logs that a task merges; it has as many segments of each in memory.
 _LOGS: Final = 8

@@ -13,17 +13,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from consistency.proof.spark_expressions import spark_text
 from spe.stream import text_size
 from spe.stream.times import END_OF_TIME
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 PARTITION: Final = "__partition"
 TIME: Final = "__time"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from pyspark.sql import Column
 from pyspark.sql import Window as Over
 from pyspark.sql import functions as F
 
@@ -20,9 +21,6 @@ from consistency.proof.truth.stream import (
     values,
 )
 from consistency.proof.truth.windows import WINDOW, end_of, per_window, start_of, with_windows
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column
 
 _RANK: Final = "__rank"
 _GROUP: Final = "__group"

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.pandas import functions as arrow_functions
@@ -26,9 +27,6 @@ from spe.query.declaration import load_class
 from spe.query.query import QueryOperator as OperatorOfQuery
 from spe.stream.batch import Rows
 from spe.stream.schema import AttributeType, Schema
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column
 
 #: Typed Any: its annotations have fewer types than it accepts.
 _arrow_udf: Any = arrow_functions.arrow_udf

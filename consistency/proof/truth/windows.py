@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from consistency.proof.recorded.query_file import TimeEntry
 from consistency.proof.truth.stream import TIME, quoted
 from spe.stream.times import END_OF_TIME
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 #: First and last window of a tuple; and the window, if each has its own row.
 FIRST: Final = "__first"

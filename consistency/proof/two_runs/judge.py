@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F
 
 from consistency.proof.comparing.offenders import in_micros, plain_row
@@ -25,9 +26,6 @@ from consistency.proof.two_runs.sides import ComparedSide
 from spe.errors import SpeError
 from spe.stream.schema import Attribute, AttributeType, Schema
 from spe.stream.times import END_OF_TIME
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, Row
 
 #: Maximum number of rows of each kind, and of windows, in the result.
 FIRST: Final = 10
@@ -50,35 +48,21 @@ def compare_output(
     """Compares the two sides of one output: their attributes, and TUPLE_TIME if both sides have it.
 
     Args:
-      schema: the attributes to compare.
       keep: receives all differences: ``kind, time_us, run, other``.
 
     Raises:
       SpeError: the run has not ended, and the table does not have the times of its rows.
     """
-    until_us = min(run.until_us, other.until_us)
-    ours, theirs = (_before(side, until_us) for side in (run, other))
-    if both_timed := run.timed and other.timed:
+    both_timed, by = run.timed and other.timed, window_of(schema)
+    if both_timed:
         schema = Schema((*schema, Attribute(TUPLE_TIME, AttributeType.TIMESTAMP)))
-        ours, theirs = (side.withColumn(TUPLE_TIME, F.timestamp_micros(TIME)) for side in (ours, theirs))
-    surplus = on_disk(left_over(ours, theirs, schema))
-    unequal = on_disk(differences(surplus, schema, key, tolerance))
-    counts = {DifferenceKind(r[KIND]): int(r["count"]) for r in unequal.groupBy(KIND).count().collect()}
-    by = window_of(schema)
-    if keep is not None and counts:
+    unequal, figures = _compared(run, other, schema, key, tolerance)
+    some = figures.missing + figures.added + figures.differs > 0
+    if keep is not None and some:
         keep(unequal.select(F.col(KIND).alias("kind"), F.col(TIME).alias("time_us"), F.col(RUN).alias("run"),
                           F.col(OTHER).alias("other")))  # fmt: skip
+    columns = unequal.agg(*in_columns(schema, tolerance)).first() if figures.differs else ()
     timed = by or ("the tuple time" if both_timed else "")
-    columns = unequal.agg(*in_columns(schema, tolerance)).first() if counts.get(DifferenceKind.DIFFERS) else None
-    figures = Found(
-        run_rows=ours.count(),
-        other_rows=theirs.count(),
-        missing=counts.get(DifferenceKind.MISSING, 0),
-        added=counts.get(DifferenceKind.ADDED, 0),
-        differs=counts.get(DifferenceKind.DIFFERS, 0),
-        unfinished=[side.name for side in (run, other) if side.until_us < END_OF_TIME],
-        until=moment(until_us) if until_us < END_OF_TIME else "",
-    )
     verdict, reasons = decide_side_by_side(figures)
     return ComparedOutput(
         output=output,
@@ -89,17 +73,33 @@ def compare_output(
         reasons=reasons,
         key=list(key),
         apart=[*run.apart, *other.apart, *([] if both_timed else [TUPLE_TIME])],
-        until=figures.until,
         floats=floats_text(tolerance),
-        run_rows=figures.run_rows,
-        other_rows=figures.other_rows,
-        missing=figures.missing,
-        added=figures.added,
-        differs=figures.differs,
-        columns={} if columns is None else {a.name: int(n) for a, n in zip(schema, columns) if n},
+        **{name: value for name, value in vars(figures).items() if name != "unfinished"},
+        columns={a.name: int(n) for a, n in zip(schema, columns or ()) if n},
         by=timed,
-        windows=_windows(unequal, by) if counts and timed else [],
-        rows=_first(unequal, schema, by, key) if counts else [],
+        windows=_windows(unequal, by) if some and timed else [],
+        rows=_first(unequal, schema, by, key) if some else [],
+    )
+
+
+def _compared(
+    run: ComparedSide, other: ComparedSide, schema: Schema, key: Sequence[str], tolerance: float
+) -> tuple[DataFrame, Found]:
+    """Returns the differences of two sides, up to the time until which both are final, and their counts."""
+    until_us = min(run.until_us, other.until_us)
+    ours, theirs = (_before(side, until_us) for side in (run, other))
+    if TUPLE_TIME in schema:
+        ours, theirs = (side.withColumn(TUPLE_TIME, F.timestamp_micros(TIME)) for side in (ours, theirs))
+    unequal = on_disk(differences(on_disk(left_over(ours, theirs, schema)), schema, key, tolerance))
+    counts = {DifferenceKind(r[KIND]): int(r["count"]) for r in unequal.groupBy(KIND).count().collect()}
+    return unequal, Found(
+        run_rows=ours.count(),
+        other_rows=theirs.count(),
+        missing=counts.get(DifferenceKind.MISSING, 0),
+        added=counts.get(DifferenceKind.ADDED, 0),
+        differs=counts.get(DifferenceKind.DIFFERS, 0),
+        unfinished=[side.name for side in (run, other) if side.until_us < END_OF_TIME],
+        until=moment(until_us) if until_us < END_OF_TIME else "",
     )
 
 
@@ -138,8 +138,6 @@ def _windows(unequal: DataFrame, by: str) -> list[WindowDifferences]:
 
 def _first(unequal: DataFrame, schema: Schema, by: str, key: Sequence[str]) -> list[RowDifference]:
     """Returns the first rows of each kind, by window and key."""
-    from pyspark.sql import Window
-
     keys = [F.coalesce(F.col(f"{OTHER}.{quoted(n)}"), F.col(f"{RUN}.{quoted(n)}")) for n in key]
     order = [_window(by), *keys, *(F.col(side) for side in (OTHER, RUN))]
     number = F.row_number().over(Window.partitionBy(KIND).orderBy(*order))

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from pyspark.sql import Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from consistency.proof.comparing.values import alike, all_alike
 from consistency.proof.truth.stream import TIME, quoted
 from consistency.proof.two_runs.model import DifferenceKind
 from spe.stream.schema import AttributeType, Schema
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 #: Columns of the result: kind of the difference, and the two rows.
 KIND: Final = "__kind"

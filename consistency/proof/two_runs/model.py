@@ -8,9 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict
-
-from consistency.proof.report.model import Verdict
+from consistency.proof.report.model import ReportData, Verdict
 from spe.descriptions import DescribedName
 
 #: Changes when a field changes its meaning or is removed; new fields do not change it.
@@ -25,11 +23,7 @@ class DifferenceKind(DescribedName):
     DIFFERS = "differs", "both have a row with this key, with other values"
 
 
-class _Data(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class RowDifference(_Data):
+class RowDifference(ReportData):
     """One row; the side that has none is None."""
 
     kind: DifferenceKind
@@ -37,7 +31,7 @@ class RowDifference(_Data):
     other: dict[str, Any] | None
 
 
-class WindowDifferences(_Data):
+class WindowDifferences(ReportData):
     """Number of differences in one window, or at one time."""
 
     window: str
@@ -46,7 +40,7 @@ class WindowDifferences(_Data):
     differs: int
 
 
-class ComparedOutput(_Data):
+class ComparedOutput(ReportData):
     """One output, compared with its expected rows.
 
     Attributes:
@@ -83,7 +77,7 @@ class ComparedOutput(_Data):
     rows: list[RowDifference]
 
 
-class SideBySide(_Data):
+class SideBySide(ReportData):
     """The whole result."""
 
     version: Literal[1] = VERSION

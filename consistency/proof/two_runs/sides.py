@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import unquote
 
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -25,9 +26,6 @@ from spe.errors import SpeError
 from spe.stream.names import StreamId
 from spe.stream.schema import Attribute, AttributeType, Schema
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
 
 #: Types of a column from which each attribute can be read without loss, besides texts.
 _READ: Final[Mapping[AttributeType, tuple[type[T.DataType], ...]]] = {

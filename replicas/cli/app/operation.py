@@ -6,9 +6,15 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from consistency.faults.kind import Maker
+from consistency.faults.kinds import KINDS
 from replicas.cli.app.application import app
 from replicas.cli.options import NodeName, RunDir, Target, Wait, Within, duration_us
 from spe.errors import SpeError
+
+
+def _fault_kinds(maker: Maker) -> str:
+    return ", ".join(sorted(name for name, kind in KINDS.items() if kind.maker is maker))
 
 
 @app.command(sort_key=7)
@@ -52,9 +58,7 @@ def inject(
     run_dir: RunDir,
     kind: Annotated[
         str,
-        Parameter(
-            help="cut, delay, freeze, heal, kill, restart, stall; with --links proxy half-open, refuse, reset, slow"
-        ),
+        Parameter(help=f"{_fault_kinds(Maker.PROCESSES)}; with --links proxy {_fault_kinds(Maker.PROXY)}"),
     ],
     /,
     *names: Annotated[str, Parameter(help="The process, or the two ends of a link; 'all' is everybody else.")],

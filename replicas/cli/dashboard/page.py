@@ -11,7 +11,7 @@ import trio
 
 from replicas.cli.dashboard.door import Door
 from replicas.cli.dashboard.hub import Hub
-from replicas.faults.model import FIELDS, REAL
+from replicas.faults.model import real_kinds
 from spe.errors import SpeError
 from spe.runtime.http_port import HERE
 from spe.runtime.network import parse_address
@@ -63,7 +63,7 @@ def is_local(bind: str) -> bool:
 
 def fault_kinds(links: str) -> dict[str, tuple[str, ...]]:
     """Returns the kinds of faults that can be injected into a run, and the fields of each."""
-    return {kind: FIELDS[kind] for kind in FIELDS if kind in REAL[links]}
+    return {name: kind.fields for name, kind in real_kinds(links).items()}
 
 
 class Site:

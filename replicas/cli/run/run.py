@@ -14,6 +14,7 @@ from typing import Any, Final
 import trio
 from rich.live import Live
 
+from consistency.faults.kind import Do
 from replicas.cli.dashboard.hub import Hub
 from replicas.cli.dashboard.page import Site, fault_kinds, is_local
 from replicas.cli.report import parse_conf
@@ -27,7 +28,7 @@ from replicas.cli.run.verdict import judge, not_compared, sinks
 from replicas.cli.view.view import make_console, render
 from replicas.faults.model import processes_of
 from replicas.faults.runner import FaultRunner
-from replicas.faults.state import Action, Conditions, Do, FaultState
+from replicas.faults.state import Action, Conditions, FaultState
 from replicas.link.connection import Identity, secured
 from replicas.link.directory import DirectoryKeeper
 from replicas.local.cluster import Cluster, open_cluster

@@ -7,9 +7,10 @@ from typing import Final
 
 import trio
 
+from consistency.faults.kinds import HEAL
 from replicas.cli.run.narrator import Narrator
 from replicas.cli.view.formats import seconds
-from replicas.faults.model import Fault, FaultKind
+from replicas.faults.model import Fault
 from replicas.faults.runner import FaultRunner
 from replicas.faults.state import FaultState
 from replicas.local.cluster import READY_S, Cluster
@@ -77,7 +78,7 @@ class RunEnd:
                 continue
             if not healed and self._state.holds:
                 healed = True
-                await faults.inject(Fault(FaultKind.HEAL))
+                await faults.inject(Fault(HEAL))
                 watch.restart(now)
             elif watch.stuck(now, STUCK_US):
                 return f"nothing moves any more: {watch.what_is_open(now)}"
@@ -110,7 +111,7 @@ class RunEnd:
             if not self.never_returned or now >= until_us:
                 return
             if self._state.holds:
-                await faults.inject(Fault(FaultKind.HEAL))
+                await faults.inject(Fault(HEAL))
             with trio.move_on_after(_LOOK_S):
                 await self.requested.wait()
                 return

@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import errno
-import json
 import sys
 from collections.abc import Callable, Iterable
 
-from replicas.connectors.formats.json_text import json_text
-from replicas.connectors.sink import SinkCursor, SinkEntry
+from replicas.connectors.sink import SinkCursor, named_lines
 from spe.connectors.declaration import CORRECTIONS, STABLE
 from spe.plan.plan import Plan
 from spe.stream.batch import Batch
 from spe.stream.change import Change
 from spe.stream.ids import Channel
-
-
-def change_text(plan: Plan, entry: SinkEntry, channel: Channel, corrections: bool) -> Iterable[bytes]:
-    """``{"_stream": "totals", "_partition": 0, "_id": 7, …}``: one line per tuple, undo or end of a correction."""
-    begin = json.dumps({"_stream": channel.stream, "_partition": channel.partition}, ensure_ascii=False)
-    if entry.batch is None:
-        return [f'{begin[:-1]}, "_kind": "{entry.kind}", "_id": {entry.id}}}\n'.encode()]
-    return json_text(entry.batch, plan.query.schema_of(channel.stream), corrections, begin)
 
 
 def write_out(texts: Iterable[bytes]) -> None:
@@ -55,9 +45,9 @@ def printer(plan: Plan, *, corrections: bool) -> Callable[[Change], None]:
         cursor = cursors.get(change.channel)
         if cursor is None:
             begin = change.element.from_id if isinstance(change.element, Batch) else 0
-            cursor = cursors[change.channel] = SinkCursor(CORRECTIONS if corrections else STABLE, begin)
+            cursor = cursors[change.channel] = SinkCursor(change.channel, CORRECTIONS if corrections else STABLE, begin)
         entry = cursor.take(change)
         if entry is not None:
-            write_out(change_text(plan, entry, change.channel, corrections))
+            write_out(named_lines(entry, plan.query.schema_of(entry.channel.stream), corrections))
 
     return show

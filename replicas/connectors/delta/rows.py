@@ -10,12 +10,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from replicas.connectors.files.parquet_sink import ARROW_TYPES, arrow_array
-from replicas.connectors.server_sink import ChannelEntry
+from replicas.connectors.files.parquet_sink import ARROW_TYPES, arrow_rows
+from replicas.connectors.server_sink import ChannelEntry, in_groups
 from spe.connectors.declaration import CORRECTIONS, STABLE
 from spe.errors import ConfigError
-from spe.stream.batch import concat_rows
-from spe.stream.names import Kind
 from spe.stream.schema import Schema
 from spe.stream.times import iso_timestamp
 
@@ -56,10 +54,6 @@ def columns_of(schema: Schema, mode: str) -> pa.Schema:
     return pa.schema(fields)
 
 
-def is_tentative(entry: ChannelEntry) -> bool:
-    return entry.batch is not None and entry.batch.kind is Kind.TENTATIVE
-
-
 def table_of(entries: Sequence[ChannelEntry], schema: Schema, mode: str, change: int = 0) -> pa.Table:
     """Converts entries to rows, in order.
 
@@ -67,14 +61,8 @@ def table_of(entries: Sequence[ChannelEntry], schema: Schema, mode: str, change:
       change: number of the first row, in mode corrections.
     """
     columns = columns_of(schema, mode)
-    groups: list[list[ChannelEntry]] = []
-    for entry in entries:
-        if groups and groups[-1][0].kind == entry.kind:
-            groups[-1].append(entry)
-        else:
-            groups.append([entry])
     tables = []
-    for group in groups:
+    for group in in_groups(entries):
         tables.append(_table(group, schema, columns, change))
         change += len(tables[-1])
     return pa.concat_tables(tables) if tables else columns.empty_table()
@@ -82,22 +70,14 @@ def table_of(entries: Sequence[ChannelEntry], schema: Schema, mode: str, change:
 
 def _table(group: Sequence[ChannelEntry], schema: Schema, columns: pa.Schema, change: int) -> pa.Table:
     """Converts inserts, or markers of one kind."""
-    counts = [1 if e.batch is None else len(e.batch) for e in group]
-    n, batches = sum(counts), [e.batch for e in group if e.batch is not None]
-    arrays: dict[str, Any] = {
+    counts = [e.rows for e in group]
+    n = sum(counts)
+    arrays = arrow_rows(group, schema) | {
         CHANGE: pa.array(np.arange(change, change + n)),
         "_kind": pa.repeat(group[0].kind, n),
-        TENTATIVE: pa.array(np.repeat([is_tentative(e) for e in group], counts)),
+        TENTATIVE: pa.array(np.repeat([e.tentative for e in group], counts)),
         "_partition": pa.array(np.repeat(np.array([e.channel.partition for e in group], np.int32), counts)),
     }
-    if batches:
-        arrays["_id"] = pa.array(np.concatenate([b.row_ids() for b in batches]))
-        rows = concat_rows([b.rows for b in batches])
-        arrays["_time"] = pa.array(rows.time, pa.int64()).view(columns.field("_time").type)
-        arrays |= {a.name: arrow_array(c, a.type) for a, c in zip(schema, rows.columns)}
-    else:
-        arrays["_id"] = pa.array(np.array([e.id for e in group], np.int64))
-        arrays |= {name: pa.nulls(n, columns.field(name).type) for name in ("_time", *schema.names)}
     return pa.Table.from_arrays([arrays[name] for name in columns.names], schema=columns)
 
 

@@ -21,12 +21,11 @@ from replicas.connectors.delta.rows import (
     TENTATIVE,
     columns_of,
     differences,
-    is_tentative,
     statistics_of,
     table_of,
 )
 from replicas.connectors.delta.table import DeltaPlace
-from replicas.connectors.server_sink import FORGET, NOTHING_KEPT, ChannelEntry, ServerSink
+from replicas.connectors.server_sink import FORGET, NOTHING_KEPT, ChannelEntry, ServerSink, without_withdrawn
 from spe.connectors.declaration import CORRECTIONS, CURRENT
 from spe.errors import ConfigError, ServerAway, SpeError
 from spe.runtime.env import Env
@@ -229,28 +228,23 @@ class DeltaSink(ServerSink):
 
     def _write(self, entries: Sequence[ChannelEntry]) -> _Written:
         """Writes the rows, and syncs them, before a commit names them."""
-        withdrawn: set[int] = set()
-        remaining: list[ChannelEntry] = list(entries)
+        remaining, withdrawn = list(entries), frozenset[int]()
         if self.mode == CURRENT:
-            remaining = []
-            for entry in entries:
-                if entry.batch is None:
-                    remaining = [e for e in remaining if e.channel != entry.channel or not is_tentative(e)]
-                    withdrawn.add(entry.channel.partition)
-                else:
-                    remaining.append(entry)
+            remaining = without_withdrawn(entries)
+            withdrawn = frozenset(e.channel.partition for e in remaining if e.batch is None)
+            remaining = [e for e in remaining if e.batch is not None]
         groups: list[list[ChannelEntry]] = [remaining]
         if self.mode == CURRENT:  # a file of tentative rows has one channel, so that it can be removed as a whole
-            groups = [[e for e in remaining if not is_tentative(e)]]
-            groups += [[e for e in remaining if is_tentative(e) and e.channel == channel] for channel in self.schemas]
+            groups = [[e for e in remaining if not e.tentative]]
+            groups += [[e for e in remaining if e.tentative and e.channel == channel] for channel in self.schemas]
         files = []
         change = self._change
         for group in groups:
             if group:
                 rows = table_of(group, self._schema, self.mode, change)
-                files.append(self._file(rows, is_tentative(group[0])))
+                files.append(self._file(rows, group[0].tentative))
                 change += len(rows)
-        return _Written(files, frozenset(withdrawn), change)
+        return _Written(files, withdrawn, change)
 
     def _file(self, rows: pa.Table, tentative: bool) -> AddAction:
         name, values = f"part-{uuid.uuid4()}.snappy.parquet", {}

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from replicas.connectors.formats.arrow_columns import ArrowColumns, arrow_file, arrow_reads
-from replicas.connectors.formats.file_format import FileFormat, FileReplay, buffered
+from replicas.connectors.formats.file_format import FileFormat, buffered
 from replicas.connectors.reader import RowChunk
 from spe.errors import SpeError
 from spe.stream.schema import Schema
@@ -57,9 +57,3 @@ class ArrowFiles(FileFormat):
             yield from (reader.get_batch(n) for n in range(reader.num_record_batches))
         else:
             yield from reader
-
-
-class ArrowReplay(FileReplay):
-    """A file of Arrow IPC."""
-
-    FORMAT = ArrowFiles

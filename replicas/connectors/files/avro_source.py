@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, Final
 
 from replicas.connectors.formats.avro_blocks import AvroBlocks, left_compressed
 from replicas.connectors.formats.avro_rows import AvroRows, avro_reads, chunk_of_records, plain
-from replicas.connectors.formats.file_format import FileFormat, FileReplay, buffered
+from replicas.connectors.formats.file_format import FileFormat, buffered
 from replicas.connectors.reader import CHUNK_BYTES, CHUNK_ROWS, RowChunk
 from spe.errors import SpeError
 from spe.problems import one_of
@@ -78,9 +78,3 @@ def _header(file: io.BufferedReader, name: str) -> tuple[Any, bytes, str]:
     head = io.BytesIO()
     fastavro.schemaless_writer(head, _HEADER, header)
     return schema, MAGIC + head.getvalue(), codec
-
-
-class AvroReplay(FileReplay):
-    """An Avro container file."""
-
-    FORMAT = AvroFiles

@@ -6,7 +6,7 @@ has the number of files of that list that were read, and the number of rows of t
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
 from functools import partial
 from typing import Any, TypeVar
@@ -16,7 +16,7 @@ import numpy as np
 from replicas.connectors.files.file_list import FileList, FilePosition, Listed, decoded, encoded
 from replicas.connectors.files.file_rows import FileRows
 from replicas.connectors.files.file_store import FolderRefused, file_store, may_come_back
-from replicas.connectors.reader import Malformed, Resumable, RowChunk
+from replicas.connectors.reader import Accept, Malformed, Resumable, RowChunk
 from spe.errors import LogFull, ServerAway, SpeError
 from spe.log import SegmentedLog
 from spe.runtime.env import Env
@@ -25,7 +25,6 @@ from spe.stream.batch import Rows
 from spe.stream.schema import Schema
 
 T = TypeVar("T")
-Accept = Callable[[RowChunk], Awaitable[None]]
 
 
 class BadFile(SpeError):

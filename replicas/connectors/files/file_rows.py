@@ -96,10 +96,7 @@ def pieces(chunk: RowChunk, size: int) -> Iterator[RowChunk]:
     if chunk.stop_within(0, count, size) == count:
         yield chunk
         return
-    #: Malformed rows, in the order of ``chunk.malformed``.
-    missing: list[int] = []
-    if chunk.places is not None:
-        missing = np.setdiff1d(np.arange(chunk.taken), chunk.places).tolist()
+    missing = chunk.missing().tolist()
     while at < count:
         stop = chunk.stop_within(at, count, size)
         ends = chunk.consumed(stop)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from replicas.connectors.files.part_files import PartFiles
-from replicas.connectors.sink import SinkCursor, SinkEntry
+from replicas.connectors.sink import ChannelEntry, SinkCursor
 from spe.connectors.declaration import CORRECTIONS
 from spe.errors import ConfigError, LogCorrupt
 from spe.runtime.disk_trouble import is_full, sync_failed
@@ -25,7 +25,6 @@ from spe.runtime.env import Compute
 from spe.stream.batch import Column, concat_rows
 from spe.stream.change import Change
 from spe.stream.ids import Channel
-from spe.stream.names import Kind
 from spe.stream.schema import AttributeType, Schema
 
 try:
@@ -80,6 +79,21 @@ def arrow_array(column: Column, type_: AttributeType) -> Any:
     if type_ is AttributeType.TIMESTAMP:
         return pa.array(column.values, pa.int64(), mask=mask).view(ARROW_TYPES[type_])
     return pa.array(column.values, ARROW_TYPES[type_], mask=mask)
+
+
+def arrow_rows(entries: Sequence[ChannelEntry], schema: Schema) -> dict[str, Any]:
+    """Returns ``_id``, ``_time`` and the attributes of entries of a sink: of inserts, or of markers of one kind."""
+    stamp, batches = ARROW_TYPES[AttributeType.TIMESTAMP], [e.batch for e in entries if e.batch is not None]
+    if not batches:
+        ids = pa.array([e.id for e in entries], pa.int64())
+        nulls = {a.name: pa.nulls(len(ids), ARROW_TYPES[a.type]) for a in schema}
+        return {"_id": ids, "_time": pa.nulls(len(ids), stamp), **nulls}
+    rows = concat_rows([b.rows for b in batches])
+    return {
+        "_id": pa.array(np.concatenate([b.row_ids() for b in batches])),
+        "_time": pa.array(rows.time, pa.int64()).view(stamp),
+        **{a.name: arrow_array(c, a.type) for a, c in zip(schema, rows.columns)},
+    }
 
 
 class ParquetSink:
@@ -159,7 +173,7 @@ class _ChannelParts:
         self._group_rows = group_rows
         self._part_rows = part_rows
         self._arrow_schema = arrow_schema(schema, mode)
-        self._entries: list[SinkEntry] = []
+        self._entries: list[ChannelEntry] = []
         self._buffered = 0
         self._written = 0
         self._writer: Any = None
@@ -168,7 +182,7 @@ class _ChannelParts:
         self._number, self.complete, held = self._find_end()
         files.sync_folder(folder)  # the last session may have ended before it synced a part's name
         self._open_path = folder / f".{channel.partition:04d}-{self._number:08d}.open"
-        self._cursor = SinkCursor(mode, self.complete, held)
+        self._cursor = SinkCursor(channel, mode, self.complete, held)
         self._take(self._cursor.begin())
 
     def _find_end(self) -> tuple[int, int, bool]:
@@ -203,11 +217,11 @@ class _ChannelParts:
         elif self._part is not None:
             self._part.store()
 
-    def _take(self, entry: SinkEntry | None) -> None:
+    def _take(self, entry: ChannelEntry | None) -> None:
         if entry is None:
             return
         self._entries.append(entry)
-        self._buffered += 1 if entry.batch is None else len(entry.batch)
+        self._buffered += entry.rows
         if self._buffered >= self._group_rows:
             self._write_groups()
 
@@ -216,7 +230,7 @@ class _ChannelParts:
             self._part = _OpenPart(self._files, self._open_path)
             self._writer = pq.ParquetWriter(self._part, self._arrow_schema, compression="zstd")
         tables = []
-        run: list[SinkEntry] = []
+        run: list[ChannelEntry] = []
         for entry in self._entries:
             if run and (entry.batch is None or run[0].batch is None or entry.batch.kind is not run[0].batch.kind):
                 tables.append(self._table(run))
@@ -227,24 +241,16 @@ class _ChannelParts:
         self._written += self._buffered
         self._entries, self._buffered = [], 0
 
-    def _table(self, entries: list[SinkEntry]) -> Any:
+    def _table(self, entries: list[ChannelEntry]) -> Any:
         """Returns the rows of inserts of one kind, or of one marker."""
-        batches = [e.batch for e in entries if e.batch is not None]
-        if batches:
-            ids = np.concatenate([b.row_ids() for b in batches])
-            rows = concat_rows([b.rows for b in batches])
-            attributes = [arrow_array(c, a.type) for a, c in zip(self._schema, rows.columns)]
-            time = pa.array(rows.time, pa.int64()).view(ARROW_TYPES[AttributeType.TIMESTAMP])
-        else:
-            ids = np.array([e.id for e in entries], np.int64)
-            attributes = [pa.nulls(len(ids), ARROW_TYPES[a.type]) for a in self._schema]
-            time = pa.nulls(len(ids), ARROW_TYPES[AttributeType.TIMESTAMP])
-        n = len(ids)
-        arrays = [pa.array(np.full(n, self._channel.partition, np.int32)), pa.array(ids), time, *attributes]
+        arrays, first = arrow_rows(entries, self._schema), entries[0]
+        n = len(arrays["_id"])
+        arrays["_partition"] = pa.array(np.full(n, self._channel.partition, np.int32))
         if self._mode == CORRECTIONS:
-            tentative = bool(batches) and batches[0].kind is Kind.TENTATIVE
-            arrays = [pa.repeat(entries[0].kind, n), pa.repeat(tentative, n), *arrays]
-        return pa.Table.from_arrays(arrays, schema=self._arrow_schema)
+            arrays["_kind"] = pa.repeat(first.kind, n)
+            arrays["_tentative"] = pa.repeat(first.tentative, n)
+        names = self._arrow_schema.names
+        return pa.Table.from_arrays([arrays[name] for name in names], schema=self._arrow_schema)
 
     def complete_part(self) -> None:
         """Ends the open part: all its rows are on disk before its name appears.

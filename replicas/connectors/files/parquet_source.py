@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from replicas.connectors.formats.arrow_columns import ArrowColumns, arrow_reads, chunk_rows
-from replicas.connectors.formats.file_format import FileFormat, FileReplay
+from replicas.connectors.formats.file_format import FileFormat
 from replicas.connectors.formats.parquet_pages import PageCheckedFile
 from replicas.connectors.reader import FilePart, RowChunk
 from spe.errors import SpeError
@@ -107,13 +107,3 @@ def _behind(opened: pyarrow.parquet.ParquetFile, skip: int) -> tuple[int, range]
             return first, range(n, count)
         first += rows
     return first, range(0)
-
-
-class ParquetReplay(FileReplay):
-    """A Parquet file.
-
-    Raises:
-      SpeError: Arrow is not installed.
-    """
-
-    FORMAT = ParquetFiles

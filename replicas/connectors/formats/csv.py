@@ -9,8 +9,8 @@ from typing import Any, BinaryIO, Final, NamedTuple, TextIO
 
 from replicas.connectors.formats.file_format import FileFormat, text_of
 from replicas.connectors.formats.text_columns import CellFormat, ColumnsOfCells
-from replicas.connectors.formats.text_files import holds, open_text, opened_part, text_parts
-from replicas.connectors.reader import CHUNK_ROWS, FilePart, Replay, RowChunk
+from replicas.connectors.formats.text_files import holds, text_of_part, text_parts
+from replicas.connectors.reader import CHUNK_ROWS, FilePart, RowChunk
 from spe.errors import SpeError
 from spe.stream.schema import Schema
 from spe.stream.strings import StringDictionary
@@ -165,14 +165,31 @@ class CsvFiles(FileFormat):
 
     def rows(self, file: BinaryIO, name: str, skip: int) -> Iterator[RowChunk]:
         with text_of(file) as text:
-            yield from self.lines(text, name, skip)
+            stored = KeptLines(text)
+            rows = self.table.reader(stored)
+            self.read_header(rows, name)
+            yield from self.chunks(rows, skip, stored)
 
-    def lines(self, file: TextIO, name: str, skip: int) -> Iterator[RowChunk]:
-        """Yields chunks from row ``skip`` on, after the header."""
-        stored = KeptLines(file)
-        rows = self.table.reader(stored)
-        self.read_header(rows, name)
-        yield from self.chunks(rows, skip, stored)
+    def parts(self, file: BinaryIO, name: str, size: int) -> list[FilePart]:
+        """Returns one part if cells may be quoted, because a quoted cell may have several lines."""
+        self._learn_header(file, name)
+        return [FilePart(0, None)] if holds(file, self.table.quote) else text_parts(file, size)
+
+    def part(self, file: BinaryIO, name: str, file_part: FilePart) -> Iterator[RowChunk]:
+        if file_part == FilePart(0, None):
+            yield from self.rows(file, name, 0)
+            return
+        self._learn_header(file, name)
+        with text_of_part(file, file_part) as text:
+            stored = KeptLines(text)
+            rows = self.table.reader(stored)
+            if file_part.first == 0:
+                self.read_header(rows, name, use=False)
+            yield from self.chunks(rows, 0, stored)
+
+    def _learn_header(self, file: BinaryIO, name: str) -> None:
+        with text_of(file) as text:
+            self.read_header(self.table.reader(text), name)
 
     def read_header(self, rows: Any, name: str, *, use: bool = True) -> None:
         """Reads the header if the files have one.  Raises SpeError with the columns that are missing."""
@@ -191,38 +208,6 @@ class CsvFiles(FileFormat):
         while taken := list(islice(lines, CHUNK_ROWS)):
             yield self.table.chunk(first, taken)
             first += len(taken)
-
-
-class CsvReplay(Replay):
-    """Replays a CSV file."""
-
-    def __init__(self, schema: Schema, time: str | None, reader: Mapping[str, Any]) -> None:
-        self._path = str(reader["path"])
-        self._format = CsvFiles(schema, time, reader)
-
-    def chunks(self, skip: int) -> Iterator[RowChunk]:
-        with open_text(self._path) as file:
-            yield from self._format.lines(file, self._path, skip)
-
-    def parts(self, size: int) -> list[FilePart]:
-        """Returns one part if cells may be quoted, because a quoted cell may have several lines."""
-        table = self._format.table
-        with open_text(self._path) as file:
-            self._format.read_header(table.reader(file), self._path)
-        return [FilePart(0, None)] if holds(self._path, table.quote) else text_parts(self._path, size)
-
-    def part(self, file_part: FilePart) -> Iterator[RowChunk]:
-        if file_part.first == 0 and file_part.until is None:
-            yield from self.chunks(0)
-            return
-        with open_text(self._path) as file:
-            self._format.read_header(self._format.table.reader(file), self._path)
-        with opened_part(self._path, file_part) as file:
-            stored = KeptLines(file)
-            rows = self._format.table.reader(stored)
-            if file_part.first == 0:
-                self._format.read_header(rows, self._path, use=False)
-            yield from self._format.chunks(rows, 0, stored)
 
 
 class CsvLines:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar, Final, TextIO
+from typing import Any, BinaryIO, Final, TextIO
 
 from replicas.connectors.reader import FilePart, Replay, RowChunk
 from spe.errors import SpeError
@@ -50,13 +50,11 @@ class FileFormat(ABC):
 
 
 class FileReplay(Replay):
-    """Replays one file of a format."""
-
-    FORMAT: ClassVar[type[FileFormat]]
+    """Replays one file, whose format is the kind of the reader."""
 
     def __init__(self, schema: Schema, time: str | None, reader: Mapping[str, Any]) -> None:
         self._path = str(reader["path"])
-        self._format = self.FORMAT(schema, time, reader)
+        self._format = file_format(schema, time, {**reader, "format": reader["kind"]})
 
     def chunks(self, skip: int) -> Iterator[RowChunk]:
         with self._opened() as file:

@@ -20,8 +20,8 @@ from replicas.connectors.formats.text_columns import (
     expected_timestamp,
     note_nulls,
 )
-from replicas.connectors.formats.text_files import open_text, opened_part, text_parts
-from replicas.connectors.reader import CHUNK_BYTES, CHUNK_ROWS, FilePart, Replay, RowChunk
+from replicas.connectors.formats.text_files import text_of_part, text_parts
+from replicas.connectors.reader import CHUNK_BYTES, CHUNK_ROWS, FilePart, RowChunk
 from spe.stream.batch import AnyArray, BoolArray, Column, canonical
 from spe.stream.schema import Attribute, AttributeType, Schema
 from spe.stream.strings import StringDictionary
@@ -263,21 +263,9 @@ class JsonFiles(FileFormat):
         with text_of(file) as text:
             yield from self._lines.chunks(text, skip)
 
+    def parts(self, file: BinaryIO, name: str, size: int) -> list[FilePart]:
+        return text_parts(file, size)
 
-class JsonReplay(Replay):
-    """Replays a file of JSON lines."""
-
-    def __init__(self, schema: Schema, time: str | None, reader: Mapping[str, Any]) -> None:
-        self._path = str(reader["path"])
-        self._lines = JsonLines(schema, time, reader)
-
-    def chunks(self, skip: int) -> Iterator[RowChunk]:
-        with open_text(self._path) as file:
-            yield from self._lines.chunks(file, skip)
-
-    def parts(self, size: int) -> list[FilePart]:
-        return text_parts(self._path, size)
-
-    def part(self, file_part: FilePart) -> Iterator[RowChunk]:
-        with opened_part(self._path, file_part) as file:
-            yield from self._lines.chunks(file, 0)
+    def part(self, file: BinaryIO, name: str, file_part: FilePart) -> Iterator[RowChunk]:
+        with text_of_part(file, file_part) as text:
+            yield from self._lines.chunks(text, 0)

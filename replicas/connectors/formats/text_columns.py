@@ -237,11 +237,12 @@ def chunk_of(
     good[list(bad)] = False
     chunk = chunk.select(good)
     # The nulls may have been in bad rows, and an attribute that is never null must have no mask.
-    chunk.columns = tuple(_without_idle_mask(column) for column in chunk.columns)
+    chunk.columns = tuple(without_idle_mask(column) for column in chunk.columns)
     return chunk
 
 
-def _without_idle_mask(column: Column) -> Column:
+def without_idle_mask(column: Column) -> Column:
+    """Removes the mask of a column without nulls, as for an attribute that is never null."""
     if column.valid is None or not column.valid.all():
         return column
     return Column(column.values, None, column.dictionary)

@@ -10,10 +10,10 @@ import trio
 
 from replicas.connectors.formats.event_stream import EVENT_BYTES, EventParser, ServerEvent
 from replicas.connectors.http.client import HttpClient, header, retry_after_s
-from replicas.connectors.reader import CHUNK_ROWS, Malformed, Resumable
+from replicas.connectors.reader import CHUNK_ROWS, Accept, Malformed, Resumable
 from replicas.connectors.secret import secret
 from replicas.connectors.server_sink import GONE
-from replicas.connectors.tcp import Accept, line_format
+from replicas.connectors.tcp import line_format
 from spe.connectors.server import Url
 from spe.errors import ServerAway, SpeError
 from spe.runtime.env import Env

@@ -7,7 +7,6 @@ the state valid.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
@@ -16,17 +15,16 @@ from typing import Any, ClassVar, Final
 
 import trio
 
-from replicas.connectors.formats.json_text import json_text
 from replicas.connectors.http.client import HttpClient, retry_after_s
 from replicas.connectors.http.outbox import Outbox
 from replicas.connectors.secret import secret
-from replicas.connectors.server_sink import ChannelEntry, ServerSink
+from replicas.connectors.server_sink import ChannelEntry, ServerSink, without_withdrawn
+from replicas.connectors.sink import named_lines
 from spe.connectors.declaration import CURRENT, STABLE
 from spe.connectors.server import Url
 from spe.errors import ConfigError, ServerAway
 from spe.runtime.env import Env
 from spe.stream.ids import Channel
-from spe.stream.names import Kind
 from spe.stream.schema import Schema
 
 #: Largest number of lines in a request: as many as an HTTP source takes.
@@ -129,7 +127,7 @@ class HttpSink(ServerSink):
         bodies: list[bytes] = []
         lines: list[bytes] = []
         size = 0
-        for line in self._lines(_kept(entries) if self.mode == CURRENT else entries):
+        for line in self._lines(without_withdrawn(entries) if self.mode == CURRENT else entries):
             if lines and (size + len(line) > self._max_body or len(lines) >= _LINES_MAX):
                 bodies.append(b"".join(lines))
                 lines, size = [], 0
@@ -139,24 +137,5 @@ class HttpSink(ServerSink):
 
     def _lines(self, entries: Sequence[ChannelEntry]) -> Iterator[bytes]:
         for entry in entries:
-            channel = entry.channel
-            begin = json.dumps({_RESERVED: channel.stream, "_partition": channel.partition}, ensure_ascii=False)
-            if entry.batch is None:
-                yield f'{begin[:-1]}, "_kind": "{entry.kind}", "_id": {entry.id}}}\n'.encode()
-            else:
-                for text in json_text(entry.batch, self.schemas[channel], self.mode != STABLE, begin):
-                    yield from text.splitlines(keepends=True)
-
-
-def _kept(entries: Sequence[ChannelEntry]) -> list[ChannelEntry]:
-    """Returns the entries without rows that are withdrawn later."""
-    remaining: list[ChannelEntry] = []
-    for entry in entries:
-        if entry.kind == "undo":
-            remaining = [e for e in remaining if e.channel != entry.channel or not _tentative(e)]
-        remaining.append(entry)
-    return remaining
-
-
-def _tentative(entry: ChannelEntry) -> bool:
-    return entry.batch is not None and entry.batch.kind is Kind.TENTATIVE
+            for text in named_lines(entry, self.schemas[entry.channel], self.mode != STABLE):
+                yield from text.splitlines(keepends=True)

@@ -18,9 +18,9 @@ from replicas.connectors.formats.jsonl import JsonLines, number_or_text
 from replicas.connectors.http.senders import OutOfTurn, RequestKey, SenderNumbers, count_of, digest_of
 from replicas.connectors.http.server import Answer, Post, RequestServer
 from replicas.connectors.http.server_certificate import ServerCertificate
-from replicas.connectors.reader import CHUNK_ROWS, Resumable, RowChunk
+from replicas.connectors.reader import CHUNK_ROWS, Accept, Resumable, RowChunk
 from replicas.connectors.secret import secret
-from replicas.connectors.tcp import Accept, LineFormat, line_format
+from replicas.connectors.tcp import LineFormat, line_format
 from replicas.link.signal import Signal
 from spe.errors import SpeError
 from spe.runtime.env import Env

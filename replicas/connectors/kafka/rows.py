@@ -9,7 +9,7 @@ import numpy as np
 
 from replicas.connectors.formats.csv import CsvLines
 from replicas.connectors.formats.jsonl import JsonLines
-from replicas.connectors.formats.text_columns import encode_texts, note_nulls, printable
+from replicas.connectors.formats.text_columns import encode_texts, note_nulls, printable, without_idle_mask
 from replicas.connectors.kafka.merge import Arrived
 from replicas.connectors.reader import Malformed
 from spe.connectors.kafka import HEADER
@@ -133,7 +133,7 @@ class MessageRows:
         for name in self._schema.names:
             column = outside.get(name)
             columns.append(
-                next(inside) if column is None else column if len(good) == n else _maskless(column.take(good))
+                next(inside) if column is None else column if len(good) == n else without_idle_mask(column.take(good))
             )
         return tuple(columns), row
 
@@ -216,11 +216,4 @@ def _without(
     places = np.flatnonzero(row >= 0)[keep]
     row = np.full(len(row), -1, np.int64)
     row[places] = np.arange(len(places))
-    return tuple(_maskless(c.select(keep)) for c in columns), row
-
-
-def _maskless(column: Column) -> Column:
-    """Removes the mask, as for an attribute that is never null."""
-    if column.valid is None or not column.valid.all():
-        return column
-    return Column(column.values, None, column.dictionary)
+    return tuple(without_idle_mask(c.select(keep)) for c in columns), row

@@ -6,7 +6,7 @@ and one more asks brokers for their state.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -19,7 +19,7 @@ from replicas.connectors.kafka.merge import PartitionMerge
 from replicas.connectors.kafka.offsets import Gone, Offsets, Partition, array, check_ids
 from replicas.connectors.kafka.rows import MessageRows, place_of
 from replicas.connectors.kafka.topics import TopicMissing, Topics
-from replicas.connectors.reader import CHUNK_ROWS, Resumable, RowChunk
+from replicas.connectors.reader import CHUNK_ROWS, Accept, Resumable, RowChunk
 from spe.errors import ServerAway, SpeError
 from spe.runtime.env import Env
 from spe.runtime.log_line import Level, say
@@ -29,7 +29,6 @@ from spe.stream.schema import Schema
 from spe.stream.times import END_OF_TIME
 
 T = TypeVar("T")
-Accept = Callable[[RowChunk], Awaitable[None]]
 
 #: Longest time that a call waits for a message; the end of the source waits for it.
 WAIT_S: Final = 0.1

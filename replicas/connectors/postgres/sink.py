@@ -27,14 +27,21 @@ from replicas.connectors.postgres.tables import (
     locked_shape,
     make_table,
 )
-from replicas.connectors.server_sink import FORGET, NOTHING_KEPT, ChannelEntry, ServerSink
+from replicas.connectors.server_sink import (
+    FORGET,
+    NOTHING_KEPT,
+    ChannelEntry,
+    ServerSink,
+    ids_of,
+    in_groups,
+    without_withdrawn,
+)
 from spe.connectors.declaration import CORRECTIONS, CURRENT
 from spe.connectors.postgres import STREAM, table_parts
 from spe.errors import ConfigError, ServerAway, SpeError
 from spe.runtime.env import Env
-from spe.stream.batch import Batch, concat_rows
+from spe.stream.batch import concat_rows
 from spe.stream.ids import Channel
-from spe.stream.names import Kind
 from spe.stream.schema import Schema
 
 #: Table of states.
@@ -243,14 +250,11 @@ class PostgresSink(ServerSink):
 
     def _withdraw(self, connection: Connection, target: _Target, entries: Sequence[ChannelEntry]) -> list[ChannelEntry]:
         """Deletes withdrawn rows, and returns the remaining entries to insert."""
-        remaining: list[ChannelEntry] = []
-        for entry in entries:
-            if entry.batch is not None:
-                remaining.append(entry)
-                continue
-            remaining = [e for e in remaining if e.channel != entry.channel or not _tentative(e)]
-            connection.execute(target.withdraw, [entry.channel.partition])
-        return remaining
+        remaining = without_withdrawn(entries)
+        for entry in remaining:
+            if entry.batch is None:
+                connection.execute(target.withdraw, [entry.channel.partition])
+        return [entry for entry in remaining if entry.batch is not None]
 
     def _copy(self, connection: Connection, target: _Target, entries: Sequence[ChannelEntry]) -> None:
         whole = _Rows(self.mode, target.schema, entries)
@@ -282,7 +286,7 @@ class _Rows:
     def __init__(self, mode: str, schema: Schema, entries: Sequence[ChannelEntry]) -> None:
         self.schema = schema
         self._mode = mode
-        self._groups = _groups(entries)
+        self._groups = in_groups(entries)
         #: Number of rows of the encoded groups.
         self._before = 0
 
@@ -295,30 +299,29 @@ class _Rows:
             except copy.CellRefused as error:
                 error.row += self._before
                 raise
-            self._before += _count(group)
+            self._before += sum(e.rows for e in group)
         return blocks
 
     def row(self, place: int) -> str:
         """Identifies a row: ``row 7 of out/0``."""
         for group in self._groups:
             for entry in group:
-                count = 1 if entry.batch is None else len(entry.batch)
-                if place < count:
+                if place < entry.rows:
                     id_ = entry.id if entry.batch is None else int(entry.batch.row_ids()[place])
                     return f"row {id_} of {entry.channel}"
-                place -= count
+                place -= entry.rows
         return "a row"
 
     def _block(self, group: Sequence[ChannelEntry]) -> bytes:
-        counts = [1 if e.batch is None else len(e.batch) for e in group]
+        counts = [e.rows for e in group]
         n, batches = sum(counts), [e.batch for e in group if e.batch is not None]
         fields: list[copy.Field] = []
         if self._mode == CORRECTIONS:
             fields.append(copy.constant(group[0].kind, n))
         if self._mode in (CORRECTIONS, CURRENT):
-            fields.append(copy.bools(np.repeat([_tentative(e) for e in group], counts)))
+            fields.append(copy.bools(np.repeat([e.tentative for e in group], counts)))
         fields.append(copy.ints(np.repeat([e.channel.partition for e in group], counts), width=4))
-        fields.append(copy.ints(_ids(group, batches)))
+        fields.append(copy.ints(ids_of(group)))
         if not batches:
             return copy.tuples([*fields, *(copy.nulls(n) for _ in range(1 + len(self.schema.names)))])
         rows = concat_rows([b.rows for b in batches])
@@ -326,31 +329,6 @@ class _Rows:
         for attribute, column in zip(self.schema, rows.columns):
             fields.append(copy.attribute(column, attribute.type, len(fields)))
         return copy.tuples(fields)
-
-
-def _ids(group: Sequence[ChannelEntry], batches: Sequence[Batch]) -> np.ndarray[Any, np.dtype[np.int64]]:
-    if batches:
-        return np.concatenate([b.row_ids() for b in batches])
-    return np.array([e.id for e in group], np.int64)
-
-
-def _groups(entries: Sequence[ChannelEntry]) -> list[list[ChannelEntry]]:
-    """Groups entries that are encoded together, in order: adjacent inserts, or markers of one kind."""
-    groups: list[list[ChannelEntry]] = []
-    for entry in entries:
-        if groups and groups[-1][0].kind == entry.kind:
-            groups[-1].append(entry)
-        else:
-            groups.append([entry])
-    return groups
-
-
-def _count(group: Sequence[ChannelEntry]) -> int:
-    return sum(1 if e.batch is None else len(e.batch) for e in group)
-
-
-def _tentative(entry: ChannelEntry) -> bool:
-    return entry.batch is not None and entry.batch.kind is Kind.TENTATIVE
 
 
 def _target(schema: str, name: str, attributes: Schema, mode: str) -> _Target:

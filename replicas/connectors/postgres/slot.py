@@ -95,14 +95,16 @@ def checked(connection: Connection, watched: Watched) -> Watched:
             f"{name}: {table} has no primary key, so PostgreSQL would refuse all updates of what is published; ALTER "
             f"TABLE {table} REPLICA IDENTITY FULL, or `changes: ignore`"
         )
-    if watched.changes != "rows":
-        return watched
-    key = connection.execute(
+    return watched._replace(key=_primary_key(connection, oid)) if watched.changes == "rows" else watched
+
+
+def _primary_key(connection: Connection, oid: int) -> tuple[str, ...]:
+    columns = connection.execute(
         "select a.attname from pg_index i join pg_attribute a on a.attrelid = i.indrelid and a.attnum = any(i.indkey) "
         "where i.indrelid = %s and i.indisprimary order by a.attnum",
         [oid],
     ).fetchall()
-    return watched._replace(key=tuple(column for (column,) in key))
+    return tuple(column for (column,) in columns)
 
 
 def column_types(connection: Connection, watched: Watched) -> dict[str, int]:

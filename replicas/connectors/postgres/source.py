@@ -18,7 +18,7 @@ from replicas.connectors.postgres import slot as slots
 from replicas.connectors.postgres.changes import NULL, lsn_text
 from replicas.connectors.postgres.rows import ChangeRows, Row, Taken, parts
 from replicas.connectors.postgres.session import Connection, Session
-from replicas.connectors.reader import Resumable, RowChunk
+from replicas.connectors.reader import Accept, Resumable, RowChunk
 from spe.connectors.postgres import table_parts
 from spe.errors import ServerAway, SpeError
 from spe.runtime.env import Env
@@ -27,7 +27,6 @@ from spe.stream.schema import AttributeType, Schema
 from spe.stream.strings import StringDictionary
 
 T = TypeVar("T")
-Accept = Callable[[RowChunk], Awaitable[None]]
 
 #: Time between two looks while nothing comes.
 _LOOK_S: Final = 0.05
@@ -76,22 +75,11 @@ class PostgresReader(Resumable):
     """
 
     def __init__(self, schema: Schema, time: str | None, reader: Mapping[str, Any]) -> None:
-        column_of = {str(a): str(c) for a, c in reader.get("columns", {}).items()}
-        if stray := [a for a in column_of if a not in schema.names]:
-            raise SpeError(f"reader.columns: {', '.join(map(repr, stray))} is no attribute")
-        wanted = [column_of.get(a.name, a.name) for a in schema]
-        changes = str(reader["changes"])
-        for pseudo, type_ in ((slots.KIND, AttributeType.STRING), (slots.COMMIT, AttributeType.TIMESTAMP)):
-            for attribute, column in zip(schema, wanted):
-                if column == pseudo and attribute.type is not type_:
-                    raise SpeError(f"attribute {attribute.name!r}: {pseudo} is a {type_.value}, not {attribute.type}")
-        if changes == "rows" and slots.KIND not in wanted:
-            raise SpeError(
-                f"changes: rows needs a string attribute that says what happened: `columns: {{kind: {slots.KIND}}}`"
-            )
+        column_of = _columns_of(schema, reader)
+        wanted, changes = list(column_of.values()), str(reader["changes"])
         owner, table = table_parts(str(reader["table"]))
         columns = tuple(dict.fromkeys(c for c in wanted if c not in (slots.KIND, slots.COMMIT)))
-        order = None if time is None else column_of.get(time, time)
+        order = None if time is None else column_of[time]
         at = f" at {reader['connection']}" if reader.get("connection") else ""
         self._connection = str(reader.get("connection", ""))
         self._snapshot = bool(reader["snapshot"])
@@ -327,6 +315,23 @@ class PostgresReader(Resumable):
             if self._asked_s is not None and trio.current_time() - self._asked_s > _SILENCE_S:
                 self.away = f"{self._watched.name} does not answer: nothing for {_SILENCE_S:g} s; waiting"
                 self._asked_s = None
+
+
+def _columns_of(schema: Schema, reader: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the column of each attribute.  Raises SpeError: the options do not fit the schema."""
+    configured = {str(a): str(c) for a, c in reader.get("columns", {}).items()}
+    if stray := [a for a in configured if a not in schema.names]:
+        raise SpeError(f"reader.columns: {', '.join(map(repr, stray))} is no attribute")
+    columns = {a.name: configured.get(a.name, a.name) for a in schema}
+    for pseudo, type_ in ((slots.KIND, AttributeType.STRING), (slots.COMMIT, AttributeType.TIMESTAMP)):
+        for attribute in schema:
+            if columns[attribute.name] == pseudo and attribute.type is not type_:
+                raise SpeError(f"attribute {attribute.name!r}: {pseudo} is a {type_.value}, not {attribute.type}")
+    if reader["changes"] == "rows" and slots.KIND not in columns.values():
+        raise SpeError(
+            f"changes: rows needs a string attribute that says what happened: `columns: {{kind: {slots.KIND}}}`"
+        )
+    return columns
 
 
 def _copied(watched: slots.Watched, after: int, connection: Connection) -> list[Row]:

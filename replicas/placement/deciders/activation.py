@@ -21,7 +21,7 @@ from spe.status import ActivationStatus
 from spe.stream.ids import Channel, PartitionId, ReplicaId
 from spe.stream.names import NodeId, NodeState
 from spe.stream.times import SECOND
-from spe.wire.messages import OutputStatus
+from spe.wire.messages.feeds import OutputStatus
 
 
 @dataclass(frozen=True, slots=True)

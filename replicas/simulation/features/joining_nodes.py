@@ -20,7 +20,7 @@ from spe.plan.nodes import Node
 from spe.stream.history import History, Note, StateChanged, host_of
 from spe.stream.names import NodeState
 from spe.stream.times import MILLISECOND, SECOND
-from spe.wire.messages import MoveOrder
+from spe.wire.messages.commands import MoveOrder
 
 NAMES: Final = ("new1", "new2")
 #: Number of moves to such a node; and the faults that it gets.

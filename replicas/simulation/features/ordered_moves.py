@@ -14,7 +14,7 @@ from replicas.simulation.world.cluster import SimCluster
 from spe.plan.directory import COORDINATOR
 from spe.stream.times import SECOND
 from spe.wire.fields import MoveVerb
-from spe.wire.messages import MoveOrder
+from spe.wire.messages.commands import MoveOrder
 
 #: Numbers of orders of a run with orders, and the largest number of spare nodes.
 COUNTS: Final = (1, 2, 3, 5, 8)

@@ -18,7 +18,7 @@ from spe.plan.directory import COORDINATOR
 from spe.plan.nodes import Policy
 from spe.plan.timing import depth, needed_wait_us
 from spe.stream.times import SECOND, format_duration
-from spe.wire.messages import SetOrder, Setting
+from spe.wire.messages.commands import SetOrder, Setting
 
 #: Number of orders of a run with orders.
 COUNTS: Final = (1, 2, 3, 5)

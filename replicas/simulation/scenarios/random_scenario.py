@@ -19,8 +19,8 @@ from replicas.simulation.features.settings_changes import random_settings, with_
 from replicas.simulation.features.shortage import with_little_room
 from replicas.simulation.features.sinks import with_all_sinks
 from replicas.simulation.scenarios.feature_set import NONE, Feature, Features, draw_features
-from replicas.simulation.scenarios.patterns import random_faults
 from replicas.simulation.scenarios.query_options import with_options
+from replicas.simulation.scenarios.random_faults import random_faults
 from replicas.simulation.scenarios.scenario import Scenario
 from replicas.simulation.scenarios.topologies import LONG_BUCKET_MS, SLOW, random_configuration, with_long_windows
 from replicas.simulation.world.producer import random_live
@@ -62,58 +62,16 @@ def random_scenario(seed: int, forced: Features = NONE) -> Scenario:
     Args:
       forced: features that the run has in any case.
     """
-    random, features = Random(f"swarm {seed}"), features_of(seed) | forced
-    if Feature.CHANGING_FEEDS in forced:
-        features = forced  # a replica's choice of producers must not depend on much else
-    if features & {Feature.ALL_SINKS, Feature.PROVED}:
-        features |= {Feature.CLIENTS}
-    if Feature.PROVED in features:
-        features -= _WITHOUT_RETENTION
-    seconds = random.choice(_LENGTHS_S)
-    if features & {Feature.LASTING_LINKS, *SLOW}:
-        seconds = max(_LENGTHS_S)
-    if Feature.CHANGING_FEEDS in features:
-        seconds = _CHANGING_S
-    if Feature.BALANCING in features:
-        seconds = balancing.SECONDS
-    config = random_configuration(random, seconds, features)
-    if Feature.REJECTED in features:
-        config = with_rejections(Random(f"rejected {seed}"), config)
-    if Feature.OPTIONS in features:
-        config = with_options(Random(f"options {seed}"), config)
-    if Feature.ALL_SINKS in features:
-        config = with_all_sinks(config)
-    moving = Random(f"moves {seed}")
-    if Feature.MOVES in features:
-        config = with_spares(moving, config)
-    if features & {Feature.SETTINGS, Feature.JOINING}:
-        config = with_coordinator(config)
-    if Feature.SHORTAGE in features:
-        config = with_little_room(Random(f"shortage {seed}"), config)
-    if Feature.LOGS in features:
-        config = with_logs(Random(f"logs {seed}"), config)
-    if Feature.LONG_WINDOWS in features:
-        config = with_long_windows(Random(f"windows {seed}"), config)
-    proved = Feature.PROVED in features
-    if features & {Feature.RETENTION, Feature.PROVED} and not features & _WITHOUT_RETENTION:
-        config = with_retention(Random(f"retention {seed}"), config, proved=proved)
-    balances, from_us = Random(f"balancing {seed}"), None
+    random, features = Random(f"swarm {seed}"), _with_needed(features_of(seed), forced)
+    seconds = _length_s(random, features)
+    moving, balances = Random(f"moves {seed}"), Random(f"balancing {seed}")
+    config, from_us = _configuration(seed, random, features, seconds, moving), None
     if Feature.BALANCING in features:
         config, from_us = balancing.with_balancing(balances, config), balancing.random_start(balances)
     scenario = faulty(config, seed, seconds * SECOND, random=random, features=features, from_us=from_us)
-    options: dict[str, Any] = {}
-    if Feature.LIVE in features:
-        options["live"] = random_live(Random(f"live {seed}"), list(config["sources"]), seconds)
+    options = _options(seed, features, config, seconds)
     if Feature.MOVES in features:
         options["moves"] = random_moves(moving, seconds * SECOND)
-    if Feature.PUSHES in features:
-        options["pushes"] = random_pushes(Random(f"pushes {seed}"), list(config["sources"]))
-    if Feature.SOURCE_DISKS in features:
-        options["source_disks"] = True
-    if proved:
-        options["proofs"] = random_proofs(Random(f"proofs {seed}"), seconds * SECOND)
-    if Feature.SETTINGS in features:
-        options["settings"] = random_settings(Random(f"settings {seed}"), seconds * SECOND)
     if Feature.BALANCING in features:
         options["row_ns"] = balancing.random_loads(balances, config)
     befalls: list[dict[str, Any]] = []
@@ -125,6 +83,63 @@ def random_scenario(seed: int, forced: Features = NONE) -> Scenario:
         faults = (*scenario.faults, *scenario.with_faults(befalls).faults)
         scenario = replace(scenario, faults=tuple(sorted(faults, key=lambda f: f.at_us)))
     return scenario
+
+
+def _with_needed(features: Features, forced: Features) -> Features:
+    """Returns the features of a run, with those that others need, and without those that cannot go with them."""
+    features |= forced
+    if Feature.CHANGING_FEEDS in forced:
+        features = forced  # a replica's choice of producers must not depend on much else
+    if features & {Feature.ALL_SINKS, Feature.PROVED}:
+        features |= {Feature.CLIENTS}
+    return features - _WITHOUT_RETENTION if Feature.PROVED in features else features
+
+
+def _length_s(random: Random, features: Features) -> int:
+    seconds = random.choice(_LENGTHS_S)
+    if features & {Feature.LASTING_LINKS, *SLOW}:
+        seconds = max(_LENGTHS_S)
+    if Feature.CHANGING_FEEDS in features:
+        seconds = _CHANGING_S
+    return balancing.SECONDS if Feature.BALANCING in features else seconds
+
+
+def _configuration(seed: int, random: Random, features: Features, seconds: int, moving: Random) -> dict[str, Any]:
+    config = random_configuration(random, seconds, features)
+    if Feature.REJECTED in features:
+        config = with_rejections(Random(f"rejected {seed}"), config)
+    if Feature.OPTIONS in features:
+        config = with_options(Random(f"options {seed}"), config)
+    if Feature.ALL_SINKS in features:
+        config = with_all_sinks(config)
+    if Feature.MOVES in features:
+        config = with_spares(moving, config)
+    if features & {Feature.SETTINGS, Feature.JOINING}:
+        config = with_coordinator(config)
+    if Feature.SHORTAGE in features:
+        config = with_little_room(Random(f"shortage {seed}"), config)
+    if Feature.LOGS in features:
+        config = with_logs(Random(f"logs {seed}"), config)
+    if Feature.LONG_WINDOWS in features:
+        config = with_long_windows(Random(f"windows {seed}"), config)
+    if features & {Feature.RETENTION, Feature.PROVED} and not features & _WITHOUT_RETENTION:
+        config = with_retention(Random(f"retention {seed}"), config, proved=Feature.PROVED in features)
+    return config
+
+
+def _options(seed: int, features: Features, config: Mapping[str, Any], seconds: int) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    if Feature.LIVE in features:
+        options["live"] = random_live(Random(f"live {seed}"), list(config["sources"]), seconds)
+    if Feature.PUSHES in features:
+        options["pushes"] = random_pushes(Random(f"pushes {seed}"), list(config["sources"]))
+    if Feature.SOURCE_DISKS in features:
+        options["source_disks"] = True
+    if Feature.PROVED in features:
+        options["proofs"] = random_proofs(Random(f"proofs {seed}"), seconds * SECOND)
+    if Feature.SETTINGS in features:
+        options["settings"] = random_settings(Random(f"settings {seed}"), seconds * SECOND)
+    return options
 
 
 def features_of(seed: int) -> Features:

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from consistency.faults.kind import LinkFaults
 from replicas.faults.model import Fault, processes_of, read_faults
 from replicas.simulation.world.given_rows import with_rows
-from replicas.simulation.world.link import LinkState
 from replicas.simulation.world.producer import live_source, pushed_source
 from spe.config import load_data
 from spe.errors import ConfigError, other_version
@@ -40,7 +40,7 @@ class Scenario:
       seed: drives the order of tasks, jitter, loss, and all other random choices of the run.
       config: a configuration, as in a YAML file.
       options: options besides the configuration.  ``limits`` and ``timing``: fields of the plan's; ``link``: fields of
-        LinkState, for every link while nothing is wrong; ``turn_us``: microseconds of each slice of a replica's work;
+        LinkFaults, for every link while nothing is wrong; ``turn_us``: microseconds of each slice of a replica's work;
         ``state_ns``: nanoseconds of a step per row or group held; ``live``: sources whose rows happen once, and how
         (``world.producer.live_source``); ``rows``: rows of sources (``world.given_rows``); ``source_disks``: disks of
         sources may lose or change data, which is outside the fault model.  Features, each with a number from which its
@@ -123,8 +123,8 @@ class Scenario:
         how = self.options.get(_LIVE, {}).get(name)
         return source if how is None else live_source(source, how)
 
-    def link(self) -> LinkState:
-        return LinkState(**self.options.get(_LINK, {}))
+    def link(self) -> LinkFaults:
+        return LinkFaults(**self.options.get(_LINK, {}))
 
     def turn_us(self) -> int:
         return int(self.options.get("turn_us", 0))

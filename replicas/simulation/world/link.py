@@ -4,33 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from random import Random
 from typing import Final
+
+from consistency.faults.kind import LinkFaults
 
 #: A lost segment is sent again after this time, which doubles with each further loss.
 RETRANSMIT_S: Final = 0.2
 
 
-@dataclass(frozen=True, slots=True)
-class LinkState:
-    """One direction of a link.
-
-    Attributes:
-      cut: holds all data.
-      delay_us, jitter_us: all data is late by the delay and up to the jitter.
-      bytes_per_s: bandwidth; None: unlimited.
-      loss: share of sends that have to be repeated.
-    """
-
-    cut: bool = False
-    delay_us: int = 0
-    jitter_us: int = 0
-    bytes_per_s: float | None = None
-    loss: float = 0.0
-
-
-GOOD: Final = LinkState()
+GOOD: Final = LinkFaults()
 Pair = tuple[str, str]
 
 
@@ -45,18 +28,18 @@ class SimLinks:
       without_power: hosts that neither send nor answer.
     """
 
-    def __init__(self, random: Random, base: LinkState) -> None:
+    def __init__(self, random: Random, base: LinkFaults) -> None:
         self.without_power: set[str] = set()
         self._random = random
         self._base = base
         self._plain = base == GOOD
-        self._states: dict[Pair, LinkState] = {}
+        self._states: dict[Pair, LinkFaults] = {}
         self._refused: AbstractSet[Pair] = frozenset()
 
-    def set(self, states: Mapping[Pair, LinkState], refused: AbstractSet[Pair]) -> None:
+    def set(self, states: Mapping[Pair, LinkFaults], refused: AbstractSet[Pair]) -> None:
         self._states, self._refused = dict(states), refused
 
-    def state(self, source: str, target: str) -> LinkState:
+    def state(self, source: str, target: str) -> LinkFaults:
         states = self._states
         return states.get((source, target), self._base) if states else self._base
 

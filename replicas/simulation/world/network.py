@@ -17,7 +17,8 @@ from random import Random
 import trio
 import trio.lowlevel
 
-from replicas.simulation.world.link import GOOD, LinkState, Pair, SimLinks
+from consistency.faults.kind import LinkFaults
+from replicas.simulation.world.link import GOOD, Pair, SimLinks
 from replicas.simulation.world.pipe import Pipe
 from replicas.simulation.world.stream import KILLED, RESET, SimStream
 from spe.errors import LinkBroken, PortInUse, TurnedAway
@@ -35,7 +36,7 @@ class SimNetwork:
       base: default state of a link.
     """
 
-    def __init__(self, random: Random | None = None, base: LinkState = GOOD) -> None:
+    def __init__(self, random: Random | None = None, base: LinkFaults = GOOD) -> None:
         #: Host and acceptor by address; the acceptor is None when the listener is gone.
         self._listeners: dict[str, tuple[str, Accept | None]] = {}
         self._links = SimLinks(random if random is not None else Random(0), base)
@@ -43,7 +44,7 @@ class SimNetwork:
 
     # --- links ---
 
-    def set_links(self, links: Mapping[Pair, LinkState], refused: AbstractSet[Pair] = frozenset()) -> None:
+    def set_links(self, links: Mapping[Pair, LinkFaults], refused: AbstractSet[Pair] = frozenset()) -> None:
         """Sets the states of links, by (sender, receiver); every other link gets its initial state."""
         self._links.set(links, refused)
         self._links_changed()

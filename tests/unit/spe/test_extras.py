@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from replicas.cli.app import execute
-from replicas.connectors import KINDS
-from replicas.connectors.sink_registry import KINDS as SINK_KINDS
 from spe import extras
+from spe.connectors import READERS, SINKS
 
 ROOT = Path(__file__).parents[3]
 CONFIG = """
@@ -65,15 +64,15 @@ def test_modules_are_of_extras_that_exist() -> None:
 def test_other_connectors_need_no_extra() -> None:
     """Each kind without an extra can be imported where no extra is installed."""
     known = {*extras.MODULES, *extras._OTHER}
-    plain = [kind for kind in KINDS if kind not in known]
-    assert {kind for kind in SINK_KINDS if kind not in known} == {"jsonl"}
+    plain = [kind for kind in READERS if kind not in known]
+    assert {kind for kind in SINKS if kind not in known} == {"jsonl"}
     code = (
         "import sys\n"
         f"for modules in {tuple(extras.MODULES.values())}:\n"
         "    sys.modules |= dict.fromkeys(modules)\n"
-        "from importlib import import_module\n"
-        "from replicas.connectors import _READERS\n"
-        f"for kind in {plain}: import_module(_READERS[kind][0])\n"
+        "from spe.connectors import READERS\n"
+        "from spe.connectors.installed_connectors import construction\n"
+        f"for kind in {plain}: construction(READERS[kind])\n"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

@@ -27,7 +27,7 @@ from replicas.cli.sweep import lengths_of_x
 from replicas.cli.view.formats import moment, seconds
 from replicas.cli.view.view import render
 from replicas.client.process import SwitchWatch, _after
-from replicas.faults.model import Fault, FaultKind
+from replicas.faults.model import Fault
 from replicas.faults.runner import Happening
 from replicas.faults.state import Conditions
 from replicas.local.continuation import earlier_run
@@ -993,9 +993,7 @@ def a_history() -> EventList:
 
 
 def a_summary(**verdict: Any) -> dict[str, Any]:
-    kill = Happening(
-        Fault(FaultKind.KILL, ("n1",), for_us=3 * SECOND, at_us=5 * SECOND), 6 * SECOND, 6 * SECOND + 9, None
-    )
+    kill = Happening(Fault("kill", ("n1",), for_us=3 * SECOND, at_us=5 * SECOND), 6 * SECOND, 6 * SECOND + 9, None)
     summary = figures(*plan_of(), a_history(), [kill], SECOND, 11 * SECOND)
     equal = {"equal": True, "complete": True, "rows": 12, "differences": [], "reason": ""}
     return {**summary, "verdict": {**equal, **verdict}, "died": {}, "never_returned": [], "run_dir": "runs/x"}
@@ -1342,13 +1340,13 @@ def test_an_unserved_input_is_named() -> None:
 
 
 def test_faults_are_shown_with_their_progress() -> None:
-    kill = Fault(FaultKind.KILL, ("n1",), for_us=3 * SECOND)
+    kill = Fault("kill", ("n1",), for_us=3 * SECOND)
     begun = NOW - 4 * SECOND
     happenings = [
         Happening(kill, begun + SECOND, began_us=begun + SECOND, ended_us=begun + 4 * SECOND),
         Happening(replace(kill, first=("n2",)), began_us=NOW - SECOND),
-        Happening(Fault(FaultKind.CUT, ("n1",), ("n2",)), began_us=NOW, errors=["tell n2: it is deaf"]),
-        Happening(Fault(FaultKind.HEAL), NOW + 3 * SECOND),
+        Happening(Fault("cut", ("n1",), ("n2",)), began_us=NOW, errors=["tell n2: it is deaf"]),
+        Happening(Fault("heal"), NOW + 3 * SECOND),
     ]
     text = drawn(a_sight(faults=[fault_status(h) for h in happenings]))
     rows = [line.strip("│ ").split("  ") for line in text.splitlines() if line.startswith("│")]

@@ -10,7 +10,7 @@ import trio
 from replicas.client.positions import OutputPositions
 from spe.stream.ids import Channel
 from spe.stream.names import NodeState, StreamId
-from spe.wire.messages import HeartbeatAnswer, OutputStatus, Subscribed
+from spe.wire.messages.feeds import HeartbeatAnswer, OutputStatus, Subscribed
 from tests.simulation.test_cluster import make_plan
 from tests.support.source_env import source_env
 

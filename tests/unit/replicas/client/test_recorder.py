@@ -18,7 +18,7 @@ from spe.stream.ids import Channel
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
 from spe.stream.times import BEFORE_TIME
-from spe.wire.messages import Announcement
+from spe.wire.messages.feeds import Announcement
 from tests.support.files import watch_files
 from tests.support.streams import PAYLOAD, parse, show
 

@@ -23,10 +23,11 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replicas.connectors import KINDS, Live, Malformed, Replay, RowChunk, open_reader
+from replicas.connectors import Live, Malformed, Replay, RowChunk, open_reader
 from replicas.connectors.formats.csv import CsvLines
 from replicas.connectors.formats.jsonl import JsonLines
 from replicas.connectors.tcp import LineSplitter, StandardInput, TcpListener
+from spe.connectors import READERS
 from spe.errors import SpeError
 from spe.plan.generators import GENERATORS
 from spe.plan.plan import Source
@@ -236,7 +237,7 @@ def test_a_missing_file_or_column_is_named(tmp_path: Path) -> None:
         list(replay({"kind": "csv", "path": path}).chunks(0))
     with pytest.raises(SpeError, match="needs the option 'path'"):
         replay({"kind": "csv"})
-    with pytest.raises(SpeError, match="expected a reader kind of generator, csv"):
+    with pytest.raises(SpeError, match="expected a reader kind of csv, jsonl"):
         replay({"kind": "orc"})
 
 
@@ -863,7 +864,7 @@ def test_every_reader_is_declared_live_or_not() -> None:
         "topics": [],
         **{"table": "t", "changes": "refuse", "snapshot": True, "slot": "s", "publication": "p"},
     }
-    made = {kind: open_reader(source({"kind": kind, **options})) for kind in KINDS}
+    made = {kind: open_reader(source({"kind": kind, **options})) for kind in READERS}
     assert {kind for kind, reader in made.items() if isinstance(reader, Live)} == {*LIVE}
     with pytest.raises(SpeError, match=r"reader\.format: expected jsonl or csv"):
         open_reader(source({"kind": "stdin", "format": "xml"}))

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from replicas.connectors.formats.csv import CsvReplay
+from replicas.connectors.formats.file_format import FileReplay
 from replicas.connectors.reader import RowChunk
 from replicas.source.reference_stream import reference_elements
 from replicas.testing import PromiseBroken, check_reader
@@ -69,11 +69,11 @@ def test_rows_of_a_generator_come_once_wherever_its_source_dies() -> None:
 
 
 def test_replay_that_resumes_too_far_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    chunks = CsvReplay.chunks
+    chunks = FileReplay.chunks
 
-    def too_far(reader: CsvReplay, skip: int) -> Iterator[RowChunk]:
+    def too_far(reader: FileReplay, skip: int) -> Iterator[RowChunk]:
         return chunks(reader, skip + (skip > 0))
 
-    monkeypatch.setattr(CsvReplay, "chunks", too_far)
+    monkeypatch.setattr(FileReplay, "chunks", too_far)
     with pytest.raises(PromiseBroken, match=r"^the process is killed at step \d.* is missing in the log"):
         check_reader(entry_of(tmp_path / "rows", "csv"), rows(0, COUNT), Nobody, most=SOME)

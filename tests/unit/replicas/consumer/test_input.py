@@ -15,7 +15,7 @@ from spe.stream.ids import Channel
 from spe.stream.names import Kind, NodeState, StreamId
 from spe.stream.schema import Schema
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
-from spe.wire.messages import OutputStatus
+from spe.wire.messages.feeds import OutputStatus
 
 SCHEMA = Schema.of(x="int64")
 STABLE, FAILING, STABILIZING, RECOVERING = (

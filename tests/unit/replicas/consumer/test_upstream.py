@@ -30,19 +30,10 @@ from spe.stream.batch import Element
 from spe.stream.ids import Channel
 from spe.stream.names import NodeId, NodeState, StreamId
 from spe.stream.times import BEFORE_TIME
-from spe.wire.messages import (
-    PROTOCOL,
-    Heartbeat,
-    HeartbeatAnswer,
-    Message,
-    OtherLog,
-    OutputStatus,
-    SnapshotPart,
-    SnapshotRequest,
-    Subscribed,
-    Truncated,
-    Welcome,
-)
+from spe.wire.messages.connection import PROTOCOL, Welcome
+from spe.wire.messages.feeds import Heartbeat, HeartbeatAnswer, OtherLog, OutputStatus, Subscribed, Truncated
+from spe.wire.messages.message import Message
+from spe.wire.messages.replicas import SnapshotPart, SnapshotRequest
 from tests.support.faulty_cluster import FaultyCluster
 from tests.support.plans import SEQUENCE, chain, pass_on, source
 from tests.support.statuses import a_node

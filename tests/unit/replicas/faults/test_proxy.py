@@ -10,7 +10,8 @@ import pytest
 import trio
 import trio.testing
 
-from replicas.faults.proxy import FaultProxy, Route, Way
+from consistency.faults.kind import LinkFaults
+from replicas.faults.proxy import FaultProxy, Route
 from replicas.local.ports import free_addresses
 from spe.runtime.network import parse_address
 
@@ -72,7 +73,7 @@ async def test_without_faults_bytes_and_ends_pass_in_both_directions() -> None:
 
 async def test_a_held_direction_keeps_order_and_the_other_continues() -> None:
     async with linked() as (proxy, _, here, there):
-        proxy.set_ways({("a", "b"): Way(held=True)})
+        proxy.set_ways({("a", "b"): LinkFaults(cut=True)})
         await here.send_all(b"one")
         await here.send_all(b"two")
         assert await silent(there)
@@ -84,7 +85,7 @@ async def test_a_held_direction_keeps_order_and_the_other_continues() -> None:
 
 async def test_a_held_link_buffers_one_window() -> None:
     async with linked() as (proxy, _, here, _there):
-        proxy.set_ways({("a", "b"): Way(held=True)})
+        proxy.set_ways({("a", "b"): LinkFaults(cut=True)})
         with trio.move_on_after(1) as scope:
             await here.send_all(bytes(64 << 20))
         assert scope.cancelled_caught
@@ -92,12 +93,12 @@ async def test_a_held_link_buffers_one_window() -> None:
 
 async def test_delay_and_bandwidth_postpone_bytes() -> None:
     async with linked() as (proxy, _, here, there):
-        proxy.set_ways({("a", "b"): Way(delay_us=200_000, jitter_us=10_000)})
+        proxy.set_ways({("a", "b"): LinkFaults(delay_us=200_000, jitter_us=10_000)})
         began = trio.current_time()
         await here.send_all(b"late")
         assert await received(there, 4) == b"late"
         assert trio.current_time() - began >= 0.2
-        proxy.set_ways({("a", "b"): Way(bytes_per_s=100_000)})
+        proxy.set_ways({("a", "b"): LinkFaults(bytes_per_s=100_000)})
         began = trio.current_time()
         await here.send_all(b"y" * 30_000)
         assert await received(there, 30_000) == b"y" * 30_000

@@ -6,7 +6,7 @@ import pytest
 
 from replicas.link.announcements import Announcements
 from spe.config import load_text
-from spe.wire.messages import Announcement
+from spe.wire.messages.feeds import Announcement
 
 PLAN, DIRECTORY = load_text("""
 sources:

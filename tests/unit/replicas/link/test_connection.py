@@ -12,7 +12,7 @@ import trio.testing
 from replicas.link.connection import YIELD_BYTES, Connection
 from spe.errors import LinkBroken
 from spe.runtime.network import TcpNetwork, TcpStream
-from spe.wire.messages import StatusRequest
+from spe.wire.messages.commands import StatusRequest
 
 
 @asynccontextmanager

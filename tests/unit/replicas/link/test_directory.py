@@ -22,7 +22,7 @@ from spe.runtime.env import Env
 from spe.runtime.production import NullTrace
 from spe.stream.history import DirectoryApplied, History
 from spe.stream.names import NodeId
-from spe.wire.messages import DirectoryAnswer, DirectoryRequest
+from spe.wire.messages.connection import DirectoryAnswer, DirectoryRequest
 from tests.unit.spe.plan.test_revision import FIRST, N2, deployed
 
 PATH = revision_file(PurePosixPath("nodes", "n1a"), deployed().plan)

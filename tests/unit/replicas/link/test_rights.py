@@ -7,57 +7,58 @@ from typing import Any, get_args
 
 import pytest
 
-from replicas.link.rights import SENDERS, check_right, no_host, wrong_claim
+from replicas.link.rights import check_right, no_host, wrong_claim
 from spe.errors import RemoteProtocolError
 from spe.plan.directory import COORDINATOR
 from spe.status import SupervisorStatus
 from spe.stream.names import NodeState, StreamId
-from spe.wire import messages
 from spe.wire.fields import Role
-from spe.wire.messages import (
-    Ack,
-    Announced,
-    CommitPushed,
-    DirectoryAnswer,
-    DirectoryRequest,
-    DropParts,
-    EndPushed,
-    Heartbeat,
-    HeartbeatAnswer,
-    Hello,
+from spe.wire.messages.commands import (
     Inject,
     InjectAnswer,
     JoinCluster,
     JoinClusterAnswer,
-    Message,
     MoveAnswer,
     MoveOrder,
+    SetAnswer,
+    SetOrder,
+    Setting,
+    Status,
+    StatusRequest,
+)
+from spe.wire.messages.connection import DirectoryAnswer, DirectoryRequest, Hello, Refused, Welcome
+from spe.wire.messages.feeds import (
+    Ack,
+    Announced,
+    Heartbeat,
+    HeartbeatAnswer,
     NotReady,
-    Order,
-    OrderAnswer,
     OtherLog,
-    PartnerAnswer,
-    PartnerRequest,
+    SetMode,
+    StateChange,
+    Subscribe,
+    Subscribed,
+    Truncated,
+)
+from spe.wire.messages.message import MESSAGES, Message
+from spe.wire.messages.pushes import (
+    CommitPushed,
+    DropParts,
+    EndPushed,
     PartStaged,
     PushCommitted,
     PushEnded,
     PushWaits,
-    Refused,
-    SetAnswer,
-    SetMode,
-    SetOrder,
-    Setting,
+    StagePart,
+)
+from spe.wire.messages.replicas import (
+    Order,
+    OrderAnswer,
+    PartnerAnswer,
+    PartnerRequest,
     SnapshotPart,
     SnapshotRefused,
     SnapshotRequest,
-    StagePart,
-    StateChange,
-    Status,
-    StatusRequest,
-    Subscribe,
-    Subscribed,
-    Truncated,
-    Welcome,
 )
 from tests.simulation.test_cluster import make_plan
 
@@ -150,10 +151,7 @@ def all_messages(role: Role) -> list[Message]:
 
 
 def test_every_message_has_rights_for_every_role() -> None:
-    declared = {
-        m for m in vars(messages).values() if isinstance(m, type) and issubclass(m, Message) and m is not Message
-    }
-    assert SENDERS.keys() == declared == {type(m) for m in all_messages("node")}
+    assert set(MESSAGES.values()) == {type(m) for m in all_messages("node")}
     assert set(get_args(get_args(Role)[0])) == set(ROLES) == set(NAMES)
 
 

@@ -13,7 +13,7 @@ from spe.plan.plan import Limits, Timing
 from spe.stream.batch import Batch, Rows
 from spe.stream.ids import PartitionId
 from spe.stream.names import Kind, NodeId, StreamId, UnitId
-from spe.wire.messages import Ack
+from spe.wire.messages.feeds import Ack
 from tests.support.effects import NoEffects
 from tests.support.plans import SEQUENCE, chain, pass_on, source
 

@@ -13,7 +13,7 @@ from spe.plan.settings import NodeSettings
 from spe.stream.batch import Batch, Boundary, Rows
 from spe.stream.ids import PartitionId, ReplicaId
 from spe.stream.names import Kind, NodeId, NodeState, UnitId
-from spe.wire.messages import OutputStatus
+from spe.wire.messages.feeds import OutputStatus
 from tests.simulation.test_cluster import make_plan
 from tests.support.effects import NoEffects
 from tests.support.plans import SEQUENCE

@@ -19,7 +19,7 @@ from spe.stream.batch import Batch, Boundary, Rows
 from spe.stream.ids import PartitionId
 from spe.stream.names import Kind, NodeId, NodeState, StreamId, UnitId
 from spe.stream.times import END_OF_TIME
-from spe.wire.messages import Mode
+from spe.wire.fields import Mode
 from tests.support.effects import NoEffects
 from tests.support.plans import SEQUENCE, chain, pass_on, source
 

@@ -15,7 +15,7 @@ from spe.plan.deploy import Deployed
 from spe.plan.directory import Role
 from spe.stream.ids import PartitionId, ReplicaId
 from spe.stream.names import NodeId, NodeState, UnitId
-from spe.wire.messages import OutputStatus
+from spe.wire.messages.feeds import OutputStatus
 
 SECOND = 1_000_000
 GENERATOR = {"name": "orders", "rate": 100, "keys": 10, "seed": 1, "duration": "10s"}

@@ -18,7 +18,7 @@ from spe.config.load import load_data
 from spe.plan.directory import Role
 from spe.stream.ids import PartitionId
 from spe.stream.names import NodeId, NodeState, UnitId
-from spe.wire.messages import OutputStatus
+from spe.wire.messages.feeds import OutputStatus
 from tests.support.placement_world import answer
 
 N1, N2, N3 = (NodeId(f"n{n}") for n in (1, 2, 3))

@@ -15,7 +15,7 @@ from spe.plan.directory import Role, Standbys
 from spe.plan.plan import Retain, Timing
 from spe.stream.ids import PartitionId, ReplicaId
 from spe.stream.names import NodeId, NodeState, StreamId, UnitId
-from spe.wire.messages import OutputStatus
+from spe.wire.messages.feeds import OutputStatus
 from tests.simulation.test_cluster import make_plan
 from tests.support.placement_world import Installing
 from tests.support.plans import placed

@@ -23,7 +23,8 @@ from spe.plan.directory import COORDINATOR, Directory, Version
 from spe.runtime.env import Env
 from spe.runtime.production import NullTrace
 from spe.stream.names import NodeState
-from spe.wire.messages import MoveOrder, OutputStatus
+from spe.wire.messages.commands import MoveOrder
+from spe.wire.messages.feeds import OutputStatus
 from tests.support.moves import PARTITION, SOURCES, A, B, C, plan_of
 from tests.support.placement_world import answer
 

@@ -14,7 +14,7 @@ from spe.plan.log_targets import Continuous
 from spe.plan.nodes import Reconcile
 from spe.stream.ids import Channel, ReplicaId
 from spe.stream.names import NodeId, NodeState, StreamId
-from spe.wire.messages import OutputStatus
+from spe.wire.messages.feeds import OutputStatus
 from tests.support.plans import placed
 from tests.unit.replicas.placement.test_install import PARTITION, plan
 

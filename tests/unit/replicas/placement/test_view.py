@@ -9,7 +9,7 @@ from replicas.planning.load import SAMPLE_US, LoadSample
 from spe.plan.directory import Version
 from spe.stream.ids import PartitionId
 from spe.stream.names import NodeId, NodeState, UnitId
-from spe.wire.messages import HeartbeatAnswer, Load, OutputStatus
+from spe.wire.messages.feeds import HeartbeatAnswer, Load, OutputStatus
 from tests.simulation.test_cluster import make_plan
 from tests.support.placement_world import answer as made_answer
 from tests.unit.replicas.placement.test_install import plan as plan_with_standbys

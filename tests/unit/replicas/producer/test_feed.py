@@ -16,7 +16,7 @@ from spe.runtime.env import Clock
 from spe.stream.batch import Boundary
 from spe.stream.names import Kind
 from spe.stream.schema import Schema
-from spe.wire.messages import Subscribed
+from spe.wire.messages.feeds import Subscribed
 
 PULLS = 20
 

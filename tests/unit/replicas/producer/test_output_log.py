@@ -24,7 +24,8 @@ from spe.stream.names import Kind, NodeState, StreamId
 from spe.stream.schema import Schema
 from spe.stream.strings import StringDictionary
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
-from spe.wire.messages import Mode, Start, StateChange
+from spe.wire.fields import Mode, Start
+from spe.wire.messages.feeds import StateChange
 from spe.wire.state import decode_state, encode_state
 from tests.support.producing import PLENTY, TextProducer, pull, pulled
 from tests.support.spilling import Spilling, loading

@@ -11,30 +11,19 @@ import trio.testing
 
 from replicas.link.connection import Connection, Identity
 from replicas.link.directory import DirectoryKeeper
-from replicas.link.rights import SENDERS
 from replicas.local.polling import Poller
 from replicas.producer.server import ANSWER_SECONDS, WRITER_TOLD_S, Server, _SentAnnouncements, _Visit
-from replicas.producer.service import REFUSALS, Service, Visitor
+from replicas.producer.service import Service, Visitor
 from replicas.simulation.world.clock import JumpClock
 from spe.errors import LinkBroken
 from spe.status import NodeStatus
 from spe.stream.names import NodeId
 from spe.wire.framing import CONTROL_BYTES
-from spe.wire.messages import (
-    ANNOUNCEMENTS_MAX,
-    PROTOCOL,
-    Announced,
-    Announcement,
-    Hello,
-    MoveAnswer,
-    MoveOrder,
-    PushCommitted,
-    PushWaits,
-    Refused,
-    SetMode,
-    Status,
-    Welcome,
-)
+from spe.wire.messages.commands import MoveAnswer, MoveOrder, Status
+from spe.wire.messages.connection import PROTOCOL, Hello, Refused, Welcome
+from spe.wire.messages.feeds import ANNOUNCEMENTS_MAX, Announced, Announcement, SetMode
+from spe.wire.messages.message import MESSAGES, Message
+from spe.wire.messages.pushes import PushCommitted, PushWaits
 from tests.support.faulty_cluster import FaultyCluster
 from tests.support.plans import SEQUENCE, chain, pass_on, source
 from tests.support.statuses import a_node, a_replica
@@ -104,9 +93,10 @@ async def test_a_certificate_gives_the_role_of_its_holder(
 async def test_each_message_that_a_peer_may_send_is_answered() -> None:
     """By the server, by a handler of the process, or by a refusal; a hello and a change of mode have their places."""
     _, server = serving(crowded())
-    sent = {kind for kind, roles in SENDERS.items() if roles} - {Hello, SetMode}
-    assert sent <= server._table.keys() | REFUSALS.keys()
-    assert not set(REFUSALS) - sent
+    sent = {kind for kind in MESSAGES.values() if kind.SENDERS} - {Hello, SetMode}
+    refused = {kind for kind in MESSAGES.values() if kind.refusal is not Message.refusal}
+    assert sent <= server._table.keys() | refused
+    assert not refused - sent
 
 
 async def test_a_process_without_a_handler_refuses_by_its_name(jump_clock: JumpClock) -> None:

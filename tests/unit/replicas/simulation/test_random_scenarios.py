@@ -6,14 +6,16 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
-from replicas.faults.model import FaultKind
+from consistency.faults.kind import Runs
+from consistency.faults.kinds import KINDS
+from replicas.simulation.scenarios import random_faults
 from replicas.simulation.scenarios.feature_set import Feature
-from replicas.simulation.scenarios.patterns import CLIENT_KINDS, COUNTS, DISK_KINDS, KINDS, STANDBY_KINDS
+from replicas.simulation.scenarios.patterns import Pattern, patterns_of
 from replicas.simulation.scenarios.random_scenario import random_scenario
 from replicas.simulation.scenarios.scenario import Scenario
 from replicas.simulation.scenarios.topologies import MOST_REPLICAS
@@ -91,7 +93,7 @@ def test_faults_name_the_plans_processes_and_fit_the_time(scenarios: list[Scenar
     for scenario in scenarios:
         known = {*scenario.processes(), "all"}
         if not scenario.joins():
-            assert len(scenario.faults) <= max(COUNTS) + 1  # plus a dead node
+            assert len(scenario.faults) <= max(random_faults.COUNTS) + 1  # plus a dead node
         for fault in scenario.faults:
             assert 0 <= fault.at_us < scenario.heal_us
             named = {n for n in (*fault.first, *fault.second) if not n.startswith(("reads:", "state:"))}
@@ -100,26 +102,27 @@ def test_faults_name_the_plans_processes_and_fit_the_time(scenarios: list[Scenar
 
 def test_every_fault_kind_is_drawn_and_each_seed_omits_some(scenarios: list[Scenario]) -> None:
     kinds = [{fault.kind for fault in scenario.faults} for scenario in scenarios]
-    assert set().union(*kinds) == set(FaultKind)
-    assert sum(len(of_one) < len(FaultKind) for of_one in kinds) > len(SEEDS) * 3 // 4
+    assert set().union(*kinds) == set(KINDS)
+    assert sum(len(of_one) < len(KINDS) for of_one in kinds) > len(SEEDS) * 3 // 4
 
 
 def test_every_pattern_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: Counter[str] = Counter()
 
-    def counted(name: str, pattern: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
-        def draw(*args: Any) -> Iterator[Any]:
+    def counted(name: str, pattern: Pattern) -> Pattern:
+        def draw(*args: Any) -> Iterable[Any]:
             drawn[name] += 1
             return pattern(*args)
 
         return draw
 
-    for kinds in (KINDS, STANDBY_KINDS, DISK_KINDS, CLIENT_KINDS):
-        for name, pattern in list(kinds.items()):
-            monkeypatch.setitem(kinds, name, counted(name, pattern))
+    def all_counted(runs: Runs) -> dict[str, Pattern]:
+        return {name: counted(name, pattern) for name, pattern in patterns_of(runs).items()}
+
+    monkeypatch.setattr(random_faults, "patterns_of", all_counted)
     for seed in SEEDS:
         random_scenario(seed)
-    assert {name for name, n in drawn.items() if n >= 3} == {*KINDS, *STANDBY_KINDS, *DISK_KINDS, *CLIENT_KINDS}
+    assert {name for name, n in drawn.items() if n >= 3} == {name for runs in Runs for name in patterns_of(runs)}
 
 
 def test_with_standbys_the_coordinator_fails_as_well(scenarios: list[Scenario], directories: list[Directory]) -> None:

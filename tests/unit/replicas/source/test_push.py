@@ -29,7 +29,8 @@ from spe.stream.batch import Batch, Boundary, Rows
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
 from spe.stream.times import END_OF_TIME
-from spe.wire.messages import SNAPSHOT_PART_BYTES, CommitPushed, DropParts, PartStaged, PushEnded, StagePart
+from spe.wire.fields import SNAPSHOT_PART_BYTES
+from spe.wire.messages.pushes import CommitPushed, DropParts, PartStaged, PushEnded, StagePart
 from tests.support.source_env import AtOnceCompute, ListTrace, TrioClock, source_env
 
 SCHEMA = Schema.of(ts="timestamp", n="int64", word="string")

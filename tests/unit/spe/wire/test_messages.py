@@ -13,65 +13,71 @@ from spe.errors import LocalProtocolError, PeerRefused, RemoteProtocolError
 from spe.status import plain
 from spe.stream.names import NodeState
 from spe.stream.times import BEFORE_TIME, END_OF_TIME
-from spe.wire import greeting, messages
+from spe.wire import greeting
+from spe.wire.fields import SNAPSHOT_PART_BYTES
 from spe.wire.framing import CONTROL_BYTES, STATUS_BYTES, FrameReader, FrameType
 from spe.wire.greeting import check_hello, check_welcome
-from spe.wire.messages import (
-    MESSAGES,
-    PROTOCOL,
-    SNAPSHOT_PART_BYTES,
-    Ack,
-    Announced,
-    Announcement,
-    CommitPushed,
-    DirectoryAnswer,
-    DirectoryRequest,
-    DropParts,
-    EndPushed,
-    Heartbeat,
-    HeartbeatAnswer,
-    Held,
-    Hello,
+from spe.wire.messages import connection
+from spe.wire.messages.commands import (
     Inject,
     InjectAnswer,
     JoinCluster,
     JoinClusterAnswer,
-    Load,
-    Message,
     MoveAnswer,
     MoveOrder,
-    NotReady,
-    Order,
-    OrderAnswer,
-    OtherLog,
-    OutputStatus,
-    PartnerAnswer,
-    PartnerRequest,
-    PartStaged,
     ProposedMove,
-    PushCommitted,
-    PushEnded,
-    PushWaits,
-    Refused,
     Remark,
     SetAnswer,
-    SetMode,
     SetOrder,
     Setting,
-    SnapshotPart,
-    SnapshotRefused,
-    SnapshotRequest,
-    StagePart,
-    StateChange,
     Status,
     StatusRequest,
+)
+from spe.wire.messages.connection import (
+    PROTOCOL,
+    DirectoryAnswer,
+    DirectoryRequest,
+    Hello,
+    Refused,
+    VersionRange,
+    Welcome,
+)
+from spe.wire.messages.feeds import (
+    Ack,
+    Announced,
+    Announcement,
+    Heartbeat,
+    HeartbeatAnswer,
+    Held,
+    Load,
+    NotReady,
+    OtherLog,
+    OutputStatus,
+    SetMode,
+    StateChange,
     Subscribe,
     Subscribed,
     Truncated,
-    VersionRange,
-    Welcome,
-    decode_message,
-    expect,
+)
+from spe.wire.messages.message import MESSAGES, Message, decode_message, expect
+from spe.wire.messages.pushes import (
+    CommitPushed,
+    DropParts,
+    EndPushed,
+    PartStaged,
+    PushCommitted,
+    PushEnded,
+    PushWaits,
+    StagePart,
+)
+from spe.wire.messages.replicas import (
+    Order,
+    OrderAnswer,
+    PartnerAnswer,
+    PartnerRequest,
+    SnapshotPart,
+    SnapshotRefused,
+    SnapshotRequest,
 )
 from tests.support.statuses import a_node, a_replica
 
@@ -161,8 +167,8 @@ def status_body(**changes: Any) -> bytes:
 
 
 def test_there_is_an_example_of_every_message() -> None:
-    assert [type(m) for m in EXAMPLES] == list(MESSAGES)
-    assert [m.TAG for m in MESSAGES] == list(range(1, len(MESSAGES) + 1))
+    assert {m.TAG: type(m) for m in EXAMPLES} == dict(MESSAGES)
+    assert sorted(MESSAGES) == list(range(1, len(EXAMPLES) + 1))
 
 
 @pytest.mark.parametrize("message", EXAMPLES, ids=lambda m: type(m).__name__)
@@ -329,7 +335,7 @@ def test_the_highest_version_that_both_know_is_spoken(
     monkeypatch: pytest.MonkeyPatch, theirs: tuple[int, int], spoken: int | None
 ) -> None:
     """We know 5 to 7 here; a later peer says more in its hello."""
-    for module in (messages, greeting):
+    for module in (connection, greeting):
         monkeypatch.setattr(module, "PROTOCOL", VersionRange(5, 7))
     fields = [*theirs, "demo", "node", "n1", 3, "f00d", "secret", 7, 2]
     hello = decode_message(msgpack.packb([Hello.TAG, *fields, *(["more", 4] if theirs[1] > 7 else [])]))
@@ -365,5 +371,5 @@ def test_the_documentation_lists_every_message_once() -> None:
     page = (Path(__file__).parents[4] / "docs" / "internals" / "protocol.md").read_text(encoding="utf-8")
     cells = [line.split("|")[2] for line in page.splitlines() if line.startswith("| ")]
     names = [name.strip() for cell in cells for name in cell.split(",")]
-    messages = {message.__name__ for message in MESSAGES}
+    messages = {message.__name__ for message in MESSAGES.values()}
     assert sorted(name for name in names if name in messages) == sorted(messages)

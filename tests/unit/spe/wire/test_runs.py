@@ -17,7 +17,7 @@ from spe.stream.strings import StringDictionary, StringPool
 from spe.stream.times import BEFORE_TIME
 from spe.wire.codec import ElementDecoder, ElementEncoder
 from spe.wire.framing import Buffer, Frame, FrameReader
-from spe.wire.messages import StateChange
+from spe.wire.messages.feeds import StateChange
 
 SCHEMA = Schema.of(n="int64!", x="float64!", on="bool!", name="string!", m="int64")
 

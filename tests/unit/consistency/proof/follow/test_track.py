@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
+pytest.importorskip("pyspark", reason="needs the extra spark")
+
 from consistency.proof.follow.track import ChannelTrack, Heard, Wrong
 from consistency.proof.report.model import Flaw
 

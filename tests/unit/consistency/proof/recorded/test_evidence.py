@@ -36,7 +36,7 @@ from spe.log.provenance import encode_provenance
 from spe.runtime.process_birth import birth_of
 from spe.stream.names import StreamId
 from spe.stream.schema import Schema
-from spe.wire.messages import Announcement
+from spe.wire.messages.feeds import Announcement
 from tests.support.runs import FILTERED, make_run
 from tests.support.streams import parse
 

@@ -8,7 +8,7 @@ from spe.log.announced_settings import RecordedAnnouncement
 from spe.plan.nodes import Policy
 from spe.stream.names import NodeId, StreamId
 from spe.stream.times import BEFORE_TIME
-from spe.wire.messages import Announcement
+from spe.wire.messages.feeds import Announcement
 
 SECOND = 1_000_000
 PLAN, DIRECTORY = load_text("""

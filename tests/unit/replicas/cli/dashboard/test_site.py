@@ -19,7 +19,6 @@ from replicas.cli.dashboard import door, hub
 from replicas.cli.dashboard.hub import WATCHERS_MAX, Hub
 from replicas.cli.dashboard.page import Site, bind_address, fault_kinds, is_local
 from replicas.cli.run.run import Supervisor
-from replicas.faults.model import FIELDS
 from spe.errors import PortInUse, SpeError
 from tests.support.pages import Answer, ask, dial, first_events, request_text
 from tests.support.sights import a_sight, deployed
@@ -200,7 +199,7 @@ class TestFaults:
     def test_kinds_are_those_that_real_processes_can_suffer(self) -> None:
         assert set(fault_kinds("inside")) == {"kill", "restart", "freeze", "stall", "cut", "delay", "heal"}
         assert set(fault_kinds("proxy")) - set(fault_kinds("inside")) == {"slow", "refuse", "reset", "half-open"}
-        assert fault_kinds("inside")["kill"] == FIELDS["kill"]
+        assert fault_kinds("inside")["kill"] == ("target", "for")
 
 
 class TestWhoMayAsk:

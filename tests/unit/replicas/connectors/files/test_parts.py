@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,9 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from replicas.connectors.files.parquet_source import ParquetReplay
-from replicas.connectors.formats.csv import CsvReplay
-from replicas.connectors.formats.jsonl import JsonReplay
+from replicas.connectors.formats.file_format import FileReplay
 from replicas.connectors.formats.text_files import holds, text_parts
 from replicas.connectors.reader import FilePart, Replay, RowChunk
 from spe.errors import SpeError
@@ -40,8 +39,7 @@ def in_parts(reader: Replay, size: int) -> tuple[list[tuple[Any, ...]], list[str
 
 def opened(path: Path, data: bytes, **options: Any) -> Replay:
     path.write_bytes(data)
-    reader = {"path": str(path), "timestamps": "us", **options}
-    return (CsvReplay if path.suffix == ".csv" else JsonReplay)(SCHEMA, "ts", reader)
+    return FileReplay(SCHEMA, "ts", {"kind": path.suffix[1:], "path": str(path), "timestamps": "us", **options})
 
 
 LINES = [f"{n};{n * n};wörd {n}" for n in range(50)] + ["x;1;bad", "51;1"]
@@ -71,7 +69,7 @@ def test_the_header_is_looked_at_before_any_part_is_read(tmp_path: Path) -> None
     with pytest.raises(SpeError, match="no column word; the header has: ts, n"):
         opened(tmp_path / "a.csv", b"ts,n\n1,1\n").parts(100)
     with pytest.raises(SpeError, match="cannot be read"):
-        CsvReplay(SCHEMA, "ts", {"path": str(tmp_path / "none.csv")}).parts(100)
+        FileReplay(SCHEMA, "ts", {"kind": "csv", "path": str(tmp_path / "none.csv")}).parts(100)
 
 
 @pytest.mark.parametrize("size", [1, 64, 10_000])
@@ -91,21 +89,21 @@ def test_the_parts_of_parquet_are_its_row_groups(tmp_path: Path, size: int, part
         {"ts": pa.array(range(50), pa.timestamp("us")), "n": range(50), "word": [str(n) for n in range(50)]}
     )
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=10)
-    one = ParquetReplay(SCHEMA, "ts", {"path": str(tmp_path / "a.parquet"), "sort": "n"})
+    one = FileReplay(SCHEMA, "ts", {"kind": "parquet", "path": str(tmp_path / "a.parquet"), "sort": "n"})
     assert in_parts(one, size) == (*rows(one.chunks(0)), parts)
     with pytest.raises(SpeError, match="no column other"):
-        ParquetReplay(SCHEMA, "ts", {"path": str(tmp_path / "a.parquet"), "sort": "other"}).parts(1)
+        FileReplay(SCHEMA, "ts", {"kind": "parquet", "path": str(tmp_path / "a.parquet"), "sort": "other"}).parts(1)
 
 
 def test_character_across_blocks_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("replicas.connectors.formats.text_files._BLOCK", 3)
     (tmp_path / "a").write_text("aaaaaa→a", encoding="utf-8")
-    assert [holds(str(tmp_path / "a"), c) for c in ("→", "←", "a", "b")] == [True, False, True, False]
+    with (tmp_path / "a").open("rb") as file:
+        assert [holds(file, c) for c in ("→", "←", "a", "b")] == [True, False, True, False]
 
 
-def test_a_part_ends_with_a_line(tmp_path: Path) -> None:
-    (tmp_path / "a").write_text("1234\n1234\n12345678\n12")
-    assert text_parts(str(tmp_path / "a"), 5) == [FilePart(0, 10), FilePart(10, 19), FilePart(19, None)]
-    assert text_parts(str(tmp_path / "a"), 100) == [FilePart(0, None)]
-    (tmp_path / "a").write_text("")
-    assert text_parts(str(tmp_path / "a"), 5) == [FilePart(0, None)]
+def test_a_part_ends_with_a_line() -> None:
+    file = io.BytesIO(b"1234\n1234\n12345678\n12")
+    assert text_parts(file, 5) == [FilePart(0, 10), FilePart(10, 19), FilePart(19, None)]
+    assert text_parts(file, 100) == [FilePart(0, None)]
+    assert text_parts(io.BytesIO(), 5) == [FilePart(0, None)]

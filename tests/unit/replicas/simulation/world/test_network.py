@@ -9,8 +9,8 @@ from random import Random
 import pytest
 import trio
 
+from consistency.faults.kind import LinkFaults
 from replicas.simulation.world.clock import JumpClock
-from replicas.simulation.world.link import LinkState
 from replicas.simulation.world.network import HostNetwork, SimNetwork
 from replicas.simulation.world.pipe import USER_TIMEOUT_S
 from replicas.simulation.world.stream import WINDOW_BYTES
@@ -18,7 +18,7 @@ from spe.errors import LinkBroken, PortInUse
 from spe.runtime.network import CONNECT_S
 
 THERE, BACK = ("a", "b"), ("b", "a")
-CUT = LinkState(cut=True)
+CUT = LinkFaults(cut=True)
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ async def test_bytes_that_arrived_before_a_cut_can_be_read(clock: JumpClock) -> 
 
 
 async def test_bytes_in_transit_at_a_cut_are_held(clock: JumpClock) -> None:
-    late = LinkState(delay_us=100_000)
+    late = LinkFaults(delay_us=100_000)
     network = SimNetwork(base=late)
     async with connected(network) as (near, far):
         await near.send_all(b"under way")
@@ -154,7 +154,7 @@ async def test_a_write_to_an_end_that_gave_up_fails_after_the_heal(clock: JumpCl
 
 
 async def test_a_killed_process_closes_after_its_sent_bytes(clock: JumpClock) -> None:
-    network = SimNetwork(base=LinkState(delay_us=100_000))
+    network = SimNetwork(base=LinkFaults(delay_us=100_000))
     async with connected(network) as (near, far):
         await far.send_all(b"last words")
         network.gone("b")
@@ -269,7 +269,7 @@ async def test_a_close_follows_sent_bytes_and_resets_later_ones(clock: JumpClock
 
 
 async def test_a_waiting_sender_notices_a_reset_behind_unread_bytes(clock: JumpClock) -> None:
-    network = SimNetwork(base=LinkState(delay_us=100_000))
+    network = SimNetwork(base=LinkFaults(delay_us=100_000))
     async with connected(network) as (near, far):
         await far.send_all(b"unread")
         await near.send_all(bytes(WINDOW_BYTES))
@@ -301,11 +301,11 @@ async def test_a_connect_without_answer_times_out_as_in_production(clock: JumpCl
 
 
 async def test_a_connect_takes_one_round_trip(clock: JumpClock) -> None:
-    network = SimNetwork(base=LinkState(delay_us=50_000))
+    network = SimNetwork(base=LinkFaults(delay_us=50_000))
     async with serving(network):
         await connect(network)
         assert trio.current_time() == pytest.approx(0.1)
-        network.set_links({THERE: LinkState(delay_us=600_000)})
+        network.set_links({THERE: LinkFaults(delay_us=600_000)})
         with pytest.raises(LinkBroken, match="no answer"):
             await connect(network)
 
@@ -333,7 +333,7 @@ async def test_an_address_is_taken_until_its_listener_ends(clock: JumpClock) -> 
 async def test_bandwidth_limits_bytes_per_second(clock: JumpClock) -> None:
     network = SimNetwork()
     async with connected(network) as (near, far):
-        network.set_links({THERE: LinkState(bytes_per_s=1000)})
+        network.set_links({THERE: LinkFaults(bytes_per_s=1000)})
         for _ in range(10):
             await near.send_all(bytes(500))
         began = trio.current_time()
@@ -347,7 +347,7 @@ async def test_bandwidth_limits_bytes_per_second(clock: JumpClock) -> None:
 async def test_bytes_leave_at_once_when_the_bandwidth_limit_ends(clock: JumpClock) -> None:
     network = SimNetwork()
     async with connected(network) as (near, far):
-        network.set_links({THERE: LinkState(bytes_per_s=1000)})
+        network.set_links({THERE: LinkFaults(bytes_per_s=1000)})
         for _ in range(10):
             await near.send_all(bytes(500))
         began = trio.current_time()
@@ -362,7 +362,7 @@ async def test_bytes_leave_at_once_when_the_bandwidth_limit_ends(clock: JumpCloc
 async def test_loss_delays_by_retransmissions_and_keeps_the_order(clock: JumpClock) -> None:
     network = SimNetwork(Random(3))
     async with connected(network) as (near, far):
-        network.set_links({THERE: LinkState(loss=0.3)})
+        network.set_links({THERE: LinkFaults(loss=0.3)})
         delays, received = [], b""
         for i in range(200):
             began = trio.current_time()

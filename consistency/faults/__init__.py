@@ -1,0 +1,1 @@
+"""The fault model: kinds of faults as records."""
