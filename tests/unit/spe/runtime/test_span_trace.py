@@ -20,7 +20,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from replicas.cli.run.processes import SPANS_VARIABLE, open_spans
 from replicas.simulation.scenarios.scenario import Scenario
 from replicas.simulation.simulate import simulate
-from replicas.simulation.world import cluster
+from replicas.simulation.world import hosts
 from replicas.simulation.world.clock import now_us
 from spe.errors import SpeError
 from spe.runtime.span_trace import ExportedSpans, SpanTrace
@@ -148,12 +148,12 @@ def test_a_move_has_its_phases() -> None:
 def test_spans_of_simulated_failure_are_replica_states(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each replica of a cluster that is cut off from a source: the spans and the history say the same times."""
     run = Run()
-    story_trace = cluster.StoryTrace
+    story_trace = hosts.StoryTrace
 
     def traced(*arguments: Any) -> SpanTrace:
         return SpanTrace(story_trace(*arguments), run.trace._tracer, now_us)
 
-    monkeypatch.setattr(cluster, "StoryTrace", traced)
+    monkeypatch.setattr(hosts, "StoryTrace", traced)
     config = {
         "sources": {s: {"from": {"generator": {"name": "sequence", "rate": 50, "duration": "12s"}}} for s in "ab"},
         "query": {"out": {"union": ["a", "b"]}},
