@@ -32,8 +32,8 @@ CLUSTER: Final = "MkU3OEVBNTcwNTJENDM2Qg"
 #: Partitions of a topic that is made when it is first written to.
 PARTITIONS: Final = 4
 _POM: Final = Path(__file__).with_name("kafka.xml")
-#: Seconds for the jars, and for a broker to be ready.
-_FETCH_S, _START_S = 300.0, 90.0
+#: Seconds for the jars, until they are asked for again where that failed, and for a broker to be ready.
+_FETCH_S, _RETRY_S, _START_S = 300.0, 600.0, 90.0
 _SETTINGS = """
 process.roles=broker,controller
 node.id={id}
@@ -76,7 +76,6 @@ def _installed() -> Path:
 
 @cache
 def _install() -> str | None:
-    """Fetches the jars, formats a disk as a template, and archives the loaded classes: a broker then starts faster."""
     home = _installed()
     home.parent.mkdir(parents=True, exist_ok=True)
     with open(home.parent / f"{home.name}.lock", "w") as lock:
@@ -85,27 +84,31 @@ def _install() -> str | None:
             return None
         if shutil.which("mvn") is None:
             return "the jars of Kafka are not here, and mvn is not on PATH"
-        with TemporaryDirectory(dir=home.parent) as name:
-            made = Path(name) / "made"
-            made.mkdir()
-            shutil.copy(_POM, made / "pom.xml")
-            command = [
-                "mvn",
-                "-q",
-                "-B",
-                "dependency:copy-dependencies",
-                "-DoutputDirectory=jars",
-                "-DincludeScope=runtime",
-            ]
-            try:
-                done = subprocess.run(command, cwd=made, capture_output=True, text=True, timeout=_FETCH_S)
-            except subprocess.TimeoutExpired:
-                return f"Maven did not fetch the jars of Kafka within {_FETCH_S:g} s"
-            if done.returncode:
-                lines = (done.stdout + done.stderr).strip().splitlines() or [f"exit status {done.returncode}"]
-                return f"Maven did not fetch the jars of Kafka: {lines[0][:200]}"
-            _prepare(made, Path(name))
-            made.rename(home)
+        refusal = home.with_name(f"{home.name}.refusal")
+        if refusal.exists() and time.time() - refusal.stat().st_mtime < _RETRY_S:
+            return refusal.read_text()
+        reason = _fetch(home)
+        if reason is not None:
+            refusal.write_text(reason)
+        return reason
+
+
+def _fetch(home: Path) -> str | None:
+    """Fetches the jars, formats a disk as a template, and archives the loaded classes: a broker then starts faster."""
+    with TemporaryDirectory(dir=home.parent) as name:
+        made = Path(name) / "made"
+        made.mkdir()
+        shutil.copy(_POM, made / "pom.xml")
+        fetch = "mvn -q -B dependency:copy-dependencies -DoutputDirectory=jars -DincludeScope=runtime".split()
+        try:
+            done = subprocess.run(fetch, cwd=made, capture_output=True, text=True, timeout=_FETCH_S)
+        except subprocess.TimeoutExpired:
+            return f"Maven did not fetch the jars of Kafka within {_FETCH_S:g} s"
+        if done.returncode:
+            lines = (done.stdout + done.stderr).strip().splitlines() or [f"exit status {done.returncode}"]
+            return f"Maven did not fetch the jars of Kafka: {lines[0][:200]}"
+        _prepare(made, Path(name))
+        made.rename(home)
     return None
 
 
