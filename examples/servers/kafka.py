@@ -99,7 +99,7 @@ def _fetch(home: Path) -> str | None:
         made = Path(name) / "made"
         made.mkdir()
         shutil.copy(_POM, made / "pom.xml")
-        fetch = "mvn -q -B dependency:copy-dependencies -DoutputDirectory=jars -DincludeScope=runtime".split()
+        fetch = ["mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=jars", "-DincludeScope=runtime"]
         try:
             done = subprocess.run(fetch, cwd=made, capture_output=True, text=True, timeout=_FETCH_S)
         except subprocess.TimeoutExpired:
