@@ -151,6 +151,7 @@ CHECKPOINT: Final[dict[str, TextMutant]] = {
         "a checkpoint is deleted before the new one is on disk (A8)",
         "replicas/checkpoint/store.py",
         "        await storage.write_atomic(self.folder / name, data)\n"
+        '        assert name not in names, "A8: a checkpoint never replaces another"\n'
         "        newest = [file for file in [*names, name] if file not in self._refused][-KEPT:]\n"
         "        await self._env.compute.run(partial(self._remove, [old for old in names if old not in newest]))\n",
         "        newest = [file for file in [*names, name] if file not in self._refused][-KEPT:]\n"

@@ -82,8 +82,8 @@ def test_a_mistake_of_an_operator_is_noticed() -> None:
     """The engine's reference makes the same mistake as its replicas: only the other one does not."""
     ended = Panes._ended
 
-    def newest_first(panes: Panes[Any], limit: int, window: int) -> Iterator[tuple[int, list[Any]]]:
-        yield from ((end, members[::-1]) for end, members in ended(panes, limit, window))
+    def newest_first(panes: Panes[Any], limit: int, window: int) -> Iterator[tuple[int, int, list[Any]]]:
+        yield from ((begin, end, members[::-1]) for begin, end, members in ended(panes, limit, window))
 
     with patch.object(Panes, "_ended", newest_first):
         assert any(differing(configuration(seed, frozenset({Feature.OPTIONS})))[0] for seed in range(20))

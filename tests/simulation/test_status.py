@@ -15,7 +15,6 @@ from rich.console import Console
 from replicas.cli.control import json_text
 from replicas.cli.view.view import render
 from replicas.local.polling import Poller, last_of
-from replicas.producer import server
 from replicas.simulation.world.clock import JumpClock
 from replicas.simulation.world.cluster import SimCluster
 from replicas.source.process import SourceProcess
@@ -69,15 +68,14 @@ async def test_a_wrong_status_is_an_error_and_the_others_are_shown(
 ) -> None:
     """n1a sends a status with a wrong field, source:b that of another process."""
 
-    class Damaged(Status):
-        def encode(self) -> bytes:
-            data = plain(self.process)
-            if data["name"] == "n1a":
-                data["replicas"][0]["fill"] = "half"
-            return frame(FrameType.CONTROL, msgpack.packb([Status.TAG, data]))
+    def encode(status: Status) -> bytes:
+        data = plain(status.process)
+        if data["name"] == "n1a":
+            data["replicas"][0]["fill"] = "half"
+        return frame(FrameType.CONTROL, msgpack.packb([Status.TAG, data]))
 
     lies: dict[str, ProcessStatus] = {}
-    monkeypatch.setattr(server, "Status", Damaged)
+    monkeypatch.setattr(Status, "encode", encode)
     right = SourceProcess.status
 
     def status(self: SourceProcess) -> ProcessStatus:
