@@ -12,6 +12,7 @@ from tests.mutants.checkpoint_texts import CHECKPOINT
 from tests.mutants.core_texts import CORE
 from tests.mutants.feed_texts import FEEDS
 from tests.mutants.placement_texts import PLACEMENT
+from tests.mutants.rule_texts import RULES
 from tests.mutants.text_mutant import ROOT, TextMutant
 
 __all__ = ["ROOT", "TEXTS", "TextMutant"]
@@ -22,6 +23,7 @@ TEXTS: Final[dict[str, TextMutant]] = {
     **PLACEMENT,
     **CHECKPOINT,
     **FEEDS,
+    **RULES,
     "unwritten-log-is-continued": TextMutant(
         "a state brought back before any slice was written continues a log that has nothing of it (G9)",
         "operators/fragment_log.py",

@@ -401,6 +401,22 @@ class TestHoldingForACorrection:
         world.grant(161)
         assert world.run(161) == "S1/12u S2/15x S3/18v S4/24y B60(4) clear"
 
+    def test_each_wait_for_a_correction_has_its_own_limit(self) -> None:
+        """The first began at 150 and ended at 151; the second may last from 160 until 195."""
+        world = healed(World())
+        assert world.run(150) == ""
+        world.live[1] = False
+        assert world.run(151) == "b50"
+        world.live[1] = True
+        for at in (0, 1):
+            world.B(at, 160, 60)
+        assert world.run(160) == ""
+        assert world.run(185) == "b60", "it has waited for 35"
+        for at in (0, 1):
+            world.B(at, 187, 70)
+        assert world.run(190) == ""
+        assert world.run(195) == "b70"
+
     def test_a_bucket_that_lacks_input_does_not_wait_longer(self) -> None:
         """[30, 40) is stable, [40, 50) is not, and its input is gone: both go out at once, as before."""
         world = tentative(World())
@@ -664,6 +680,26 @@ class TestCorrecting:
         world.run(151)
         assert "STABILIZATION+fresh" in world.states
 
+    def test_suspended_live_stays_paused_without_a_partner(self) -> None:
+        """R5: the partner dies; the policy is to suspend, so live does not resume."""
+        world = healed(World(stabilization=Policy.SUSPEND))
+        world.run(150)
+        world.grant(151)
+        world.partner["n2"] = None
+        assert world.run(151) == "S1/12u S2/15x S3/18v S4/24y B50(4) clear"
+        assert world.states[-2:] == ["STABILIZATION", "STABLE"]
+
+    def test_redo_of_paused_live_ends_within_x_of_the_last(self) -> None:
+        """R2: rec_dones during a failure are X apart while somebody has results, but nobody has."""
+        world = tentative(World(stabilization=Policy.SUSPEND, partners=()))
+        world.upstream_is_full = True
+        for now, end in ((165, 20), (175, 30)):
+            world.B(1, now, end)
+            world.run(now)
+            assert world.states[-2:] == ["STABILIZATION", "UP_FAILURE"]
+            assert world.sunion.cursors.restart == end
+        assert world.replica.counts.reconciliations == 2
+
     def test_a_redo_starts_from_the_checkpoint_of_its_own_failure(self) -> None:
         """C1, R7: the earlier checkpoint is discarded with its redo."""
         world = healed(World())
@@ -852,6 +888,27 @@ class TestPeriodicCheckpoints:
         assert world.replica.counts.redone_rows == 5
         assert world.states[-1] == "STABLE"
 
+    def test_each_failure_begins_at_a_checkpoint_of_its_own(self) -> None:
+        """C1, R7: between the two failures no time has passed for a periodic one; the redo takes what came since."""
+        world = self.released_behind_a_checkpoint(partners=())
+        restarts = []
+        for number, now in enumerate((120, 170)):
+            end = 20 + 20 * number
+            world.live[1] = False
+            world.S(0, now, (end + 5, "x"))
+            world.B(0, now, end + 10)
+            assert world.run(now + 30) == f"T/{end + 5}x b{end + 10}"
+            restarts.append(world.sunion.cursors.restart_point)
+            world.live[1] = True
+            world.S(1, now + 31, (end + 2, "y"))
+            for at in (0, 1):
+                world.B(at, now + 31, end + 20)
+            assert world.run(now + 31) == f"S{4 + 2 * number}/{end + 2}y S{5 + 2 * number}/{end + 5}x " + (
+                f"B{end + 10}({5 + 2 * number}) clear B{end + 20}({5 + 2 * number})"
+            )
+            assert world.states[-1] == "STABLE"
+        assert restarts == [10, 40]
+
     def test_a_request_waits_for_stable_input_beyond_n_star(self) -> None:
         """R1 compares F with n*, wherever the redo starts."""
         world = self.released_behind_a_checkpoint(redo_bytes=1 << 20)
@@ -960,6 +1017,41 @@ class TestRecovering:
         other.run(250)
         other.grant(251)
         assert other.run(251) == "S2/22z B40(2) clear"
+
+    def test_recovery_lasts_until_all_inputs_caught_up(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A3: what MAIN had announced as this replica connected has not all come."""
+        world = World()
+        monkeypatch.setattr(world, "caught_up", lambda: False)
+        for at in (0, 1):
+            world.B(at, 100, 10)
+        assert world.run(100) == "B10(0)"
+        assert world.states == []
+        monkeypatch.setattr(world, "caught_up", lambda: True)
+        world.run(101)
+        assert world.states == ["STABLE"]
+
+    def test_installed_state_is_corrected_like_any_other(self) -> None:
+        """R9: the window counts a row from before the install, also when tentative data are undone."""
+        world = World(unit=COUNTING)
+        world.S(0, 100, (5, "p"))
+        for at in (0, 1):
+            world.B(at, 100, 10)
+        world.run(100)
+        taken = world.replica.snapshot()
+        assert taken is not None
+        other = World(unit=COUNTING, partners=())
+        other.install(*taken)
+        for at in (0, 1):
+            other.B(at, 200, 20)
+        assert other.run(200) == "B20(0)"
+        other.live[1] = False
+        other.S(0, 210, (60, "w"))
+        other.B(0, 210, 110)
+        assert other.run(231) == "T/992 b110"
+        other.live[1] = True
+        other.S(1, 233, (70, "v"))
+        other.B(1, 233, 110)
+        assert other.run(233) == "S1/993 B110(1) clear"
 
     def test_a_recovering_replica_gives_no_snapshot(self) -> None:
         assert World().replica.snapshot() is None

@@ -160,3 +160,23 @@ def test_partner_that_can_no_longer_stand_in_is_not_asked() -> None:
     assert not partners.serves("n2")
     partners.want(0)
     assert partners.poll(0) is None
+
+
+def test_grant_of_a_partner_that_has_left_does_not_count() -> None:
+    """K1, D3."""
+    one = make("n1", "n2", "n3")
+    one.want(0)
+    asked = poll(one, 0, {"n2": FAILING})
+    assert asked == Ask("n2", 1)
+    one.set_partners(["n3"])
+    assert one.granted(1) is None
+
+
+def test_only_the_earlier_name_is_refused_while_both_ask() -> None:
+    """K2: so of two replicas that ask each other exactly one is granted."""
+    for own, asker, granted in (("n1", "n2", True), ("n2", "n1", False)):
+        one = make(own, asker)
+        one.want(0)
+        poll(one, 0, {asker: FAILING})
+        assert one.asked(asker, FAILING) is granted
+        assert one.granted(1) == (None if granted else asker)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any, Final
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consistency.dpc.events import Advance, PartnerGrants
@@ -471,6 +471,18 @@ def failures(draw: st.DrawFn) -> list[Event]:
     return events + draw(st.lists(ANY, max_size=5))
 
 
+@st.composite
+def lags(draw: st.DrawFn) -> list[Event]:
+    """One input lags, and upstream is full: redos make room during the failure (R2)."""
+    at = draw(sides)
+    events: list[Event] = [("cut", at), ("passes", 36), ("passes", 10), ("upstream", True)]
+    for _ in range(draw(st.integers(2, 5))):
+        events += [("brings", at, 10), draw(st.sampled_from([("passes", 1), ("passes", 10), ("steps", 3, 2)]))]
+        events += [("grants", 0)] * draw(st.integers(0, 1))
+        events += draw(st.lists(ANY, max_size=1))
+    return [*events, ("upstream", False)]
+
+
 OPTIONS = st.fixed_dictionaries(
     {
         "counts": st.booleans(),
@@ -493,7 +505,8 @@ def begun(reconcile: Reconcile, slice_rows: int, options: dict[str, Any]) -> Jud
     return world
 
 
-@given(st.sampled_from(Reconcile), st.sampled_from([1, 3, 1000]), OPTIONS, st.lists(failures(), min_size=1, max_size=4))
+@settings(max_examples=120)
+@given(st.sampled_from(Reconcile), st.sampled_from([1, 3, 1000]), OPTIONS, st.lists(failures() | failures() | lags(), min_size=1, max_size=4))
 def test_random_events_break_no_rule(
     reconcile: Reconcile, slice_rows: int, options: dict[str, Any], episodes: Sequence[Sequence[Event]]
 ) -> None:

@@ -187,3 +187,44 @@ def test_under_suspend_it_is_stable_when_all_was_replayed() -> None:
         world.B(at, 250, 60)
     assert world.run(250) == "B60(0)"
     assert world.states[-1] == "STABLE"
+
+
+def test_state_after_replay_is_corrected_like_any_other() -> None:
+    """R9: what was replayed is part of the window, also when tentative data are undone."""
+    world = replaying()
+    world.live[1] = True
+    world.S(1, 229, (28, "v"))
+    world.B(1, 229, 50)
+    assert world.run(229) == "B50(0)"
+    assert world.states == ["STABLE"]
+    world.live[1] = False
+    world.S(0, 240, (60, "w"))
+    world.B(0, 240, 110)
+    assert world.run(260) == "T/996 b110"
+    world.live[1] = True
+    world.S(1, 262, (70, "a"))
+    world.B(1, 262, 110)
+    assert world.run(262) == "S1/997 B110(1) clear"
+
+
+def test_state_that_is_taken_over_replays_on() -> None:
+    """R5, G4: live that resumes behind a redo releases nothing before the end of its replay, and counts all of it."""
+    before = replaying().replica
+    redo = before._run.live
+    live = before.empty_instance()
+    live.take_over(redo)
+    assert live.replay is redo.replay is not None
+    while live.rebuild(1):
+        pass
+    source = World(unit=COUNTING)
+    source.S(0, 0, (25, "y"), (35, "z"), (60, "w"))
+    source.S(1, 0, (28, "v"))
+    for at in (0, 1):
+        source.B(at, 0, 110)
+    source.sunion.install(T, [0, 0])
+    source.sunion.taint()
+    replayed = source.sunion.release_tentative(END, 100)
+    assert list(live.tentative(replayed)) == []
+    assert live.replay is None
+    source.tentative(0, [e for r in live.tentative(source.sunion.release_tentative(110, 100)) if r for e in r[1]])
+    assert source.out == ["T/996", "b110"]

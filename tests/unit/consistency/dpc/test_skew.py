@@ -82,3 +82,21 @@ def test_ended_and_unheard_inputs_do_not_lag() -> None:
     case.B(1, 300, END_OF_TIME)
     for now in (331, 400):
         assert case.skew.watch(now, BOTH) == []
+
+
+def test_an_episode_lasts_until_the_lag_is_half_of_alpha_x() -> None:
+    """Lags of about αX are reported once."""
+    case = Case()
+    case.B(0, 100, 50)
+    case.B(1, 100, 10)
+    case.skew.watch(131, BOTH)
+    assert case.skew.watch(171, BOTH) == [1]
+    case.B(0, 175, 110)
+    case.B(1, 175, 60)
+    assert case.skew.watch(191, BOTH) == []
+    assert case.skew.lagging == {1}, "16 are more than half"
+    assert case.skew.watch(206, BOTH) == []
+    assert case.skew.watch(246, BOTH) == []
+    case.B(1, 247, 110)
+    case.skew.watch(247, BOTH)
+    assert case.skew.lagging == set()
