@@ -506,7 +506,12 @@ def begun(reconcile: Reconcile, slice_rows: int, options: dict[str, Any]) -> Jud
 
 
 @settings(max_examples=120)
-@given(st.sampled_from(Reconcile), st.sampled_from([1, 3, 1000]), OPTIONS, st.lists(failures() | failures() | lags(), min_size=1, max_size=4))
+@given(
+    st.sampled_from(Reconcile),
+    st.sampled_from([1, 3, 1000]),
+    OPTIONS,
+    st.lists(failures() | failures() | lags(), min_size=1, max_size=4),
+)
 def test_random_events_break_no_rule(
     reconcile: Reconcile, slice_rows: int, options: dict[str, Any], episodes: Sequence[Sequence[Event]]
 ) -> None:
