@@ -272,7 +272,7 @@ RULES: Final[dict[str, TextMutant]] = {
     "dropped-suffix-is-read": TextMutant(
         "a feed goes on where the oldest part of the suffix was dropped (V6)",
         "replicas/producer/subscription.py",
-        "        cursor.number = max(cursor.number, output.suffix.start)  # the oldest part may have been dropped (V6)\n",
-        "",
+        "        cursor.number = max(cursor.number, output.suffix.start)  # the oldest part may have",
+        "        #",
     ),
 }

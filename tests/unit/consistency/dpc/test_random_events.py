@@ -13,8 +13,7 @@ from typing import Any, Final
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consistency.dpc.events import Advance, PartnerGrants
-from operators.sunion.sunion import SUnion
+from consistency.dpc.events import PartnerGrants
 from spe.plan.nodes import Checkpoints, Policy, Reconcile
 from spe.stream.names import NodeState
 from spe.stream.times import BEFORE_TIME
@@ -505,13 +504,11 @@ def begun(reconcile: Reconcile, slice_rows: int, options: dict[str, Any]) -> Jud
     return world
 
 
+EPISODES: Final = st.lists(failures() | failures() | lags(), min_size=1, max_size=4)
+
+
 @settings(max_examples=120)
-@given(
-    st.sampled_from(Reconcile),
-    st.sampled_from([1, 3, 1000]),
-    OPTIONS,
-    st.lists(failures() | failures() | lags(), min_size=1, max_size=4),
-)
+@given(st.sampled_from(Reconcile), st.sampled_from([1, 3, 1000]), OPTIONS, EPISODES)
 def test_random_events_break_no_rule(
     reconcile: Reconcile, slice_rows: int, options: dict[str, Any], episodes: Sequence[Sequence[Event]]
 ) -> None:
