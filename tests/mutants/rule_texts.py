@@ -160,119 +160,162 @@ RULES: Final[dict[str, TextMutant]] = {
         "replicas/consumer/selection.py",
         "        if not producer.alive or producer.state is NodeState.RECOVERING:",
         "        if not producer.alive:",
+        tests=(
+            "tests/unit/replicas/consumer/test_input.py::TestChoice::test_recovering_and_truncated_producers_are_never_read",
+        ),
     ),
     "suspended-is-as-good-as-live": TextMutant(
         "a producer that suspends is preferred to one that corrects beside live results (F4)",
         "replicas/consumer/selection.py",
         "            return 3 if producer.stands_in else 1, is_main, 0",
         "            return 3, is_main, 0",
+        tests=(
+            "tests/unit/replicas/consumer/test_input.py::TestChoice::test_live_results_are_preferred_to_suspended_ones",
+        ),
     ),
     "patience-never-doubles": TextMutant(
         "producers that were all tried in vain get no more time (F4)",
         "replicas/consumer/selection.py",
         "        return now - main.behind_since > self.stall_us << doubled",
         "        return now - main.behind_since > self.stall_us",
+        tests=(
+            "tests/unit/replicas/consumer/test_input.py::TestChoice::test_producers_that_are_slow_to_answer_get_the_time",
+        ),
     ),
     "promises-of-another-kind-count": TextMutant(
         "corrections of a producer with live results count as live results (F4)",
         "replicas/consumer/feed.py",
         "            return self.tentative_at\n        return self.stable_at",
         "            return max(self.stable_at, self.tentative_at)\n        return self.stable_at",
+        tests=(
+            "tests/unit/replicas/consumer/test_input.py::TestUsefulness::test_progress_of_a_redo_is_no_new_live_result",
+        ),
     ),
     "corrections-beside-any-main": TextMutant(
         "CORRECTIONS is opened to whoever corrects, also beside a MAIN that corrects without live results (F4)",
         "replicas/consumer/selection.py",
         "        return main.producer if is_fresh else None",
         "        return main.producer",
+        tests=("tests/unit/replicas/consumer/test_input.py",),
     ),
     "a-refused-second-feed-is-tried-at-once": TextMutant(
         "a refused CORRECTIONS is tried again at each news (F3)",
         "replicas/consumer/input.py",
         "        if wanted is not None and self.corr is None and self.producers[wanted].retry_at <= now:",
         "        if wanted is not None and self.corr is None:",
+        tests=(
+            "tests/unit/replicas/consumer/test_input.py::TestCorrections::test_a_refused_second_connection_is_retried_later",
+        ),
     ),
     "backoff-does-not-grow": TextMutant(
         "a producer that refuses is tried again each 50 ms (F3)",
         "replicas/consumer/input.py",
         "        producer.retry_us = min(2 * producer.retry_us, RETRY_LONGEST_US)\n",
         "",
+        tests=("tests/unit/replicas/consumer/test_input.py",),
     ),
     "older-news-of-another-feed": TextMutant(
         "an older change of state, in band, replaces a newer one (F2)",
         "replicas/consumer/selection.py",
         "        if (incarnation, sequence) > (producer.incarnation, producer.sequence):",
         "        if incarnation >= producer.incarnation:",
+        tests=(
+            "tests/unit/replicas/consumer/test_input.py::TestNewestState::test_an_old_state_in_band_does_not_replace_a_newer_heartbeat",
+        ),
     ),
     "correcting-producer-is-not-fresh": TextMutant(
         "an input whose producer corrects beside live results is not fresh (T2)",
         "replicas/consumer/input.py",
         "            producer.state is NodeState.STABILIZATION and producer.fresh\n        )\n        return sends",
         "            False\n        )\n        return sends",
+        tests=(
+            "tests/unit/replicas/consumer/test_input.py::TestLiveResultsBesideACorrection::test_its_input_is_fresh",
+        ),
     ),
     "tentative-boundary-of-corrections-counts": TextMutant(
         "a tentative boundary on CORRECTIONS counts (V4, B4)",
         "replicas/consumer/input.py",
         "                if is_main or kind is Kind.STABLE:",
         "                if True:",
+        tests=(
+            "tests/unit/replicas/consumer/test_input.py::TestLiveResultsBesideACorrection::test_tentative_boundaries_of_corrections_do_not_count",
+        ),
     ),
     "promoted-feed-keeps-the-old-cut": TextMutant(
         "tentative tuples of the MAIN before count beside those of the promoted feed (B4, F5)",
         "replicas/consumer/input.py",
         "        self.port.main_changed()\n        corr.mode = MAIN",
         "        corr.mode = MAIN",
+        tests=(
+            "tests/unit/replicas/consumer/test_input.py::TestCorrections::test_tuples_of_the_old_main_do_not_count_twice",
+        ),
     ),
     "half-open-where-live-results-stop": TextMutant(
         "a feed whose tentative data have all come counts as half open beside a correction (V4, F4)",
         "replicas/consumer/selection.py",
         "        if feed is self._reading.main and fresh:\n            return False",
         "        if False:\n            return False",
+        tests=(
+            "tests/unit/replicas/consumer/test_input.py::TestLiveResultsBesideACorrection::test_main_is_not_half_open_for_want_of_corrections",
+        ),
     ),
     "corrections-feed-gets-live-results": TextMutant(
         "CORRECTIONS of a producer that corrects beside live results carries tentative elements (V4)",
         "replicas/producer/subscription.py",
         "        if main and output.state is NodeState.STABILIZATION and output.fresh:",
         "        if output.state is NodeState.STABILIZATION and output.fresh:",
+        tests=(
+            "tests/unit/replicas/producer/test_output_log.py::test_a_corrections_feed_never_gets_tentative_elements",
+        ),
     ),
     "rec-done-before-the-undo": TextMutant(
         "a rec_done comes although the consumer still holds what was undone (V1)",
         "replicas/producer/subscription.py",
         "        if self._owes and not self._tentative and state in",
         "        if self._owes and state in",
+        tests=(
+            "tests/unit/replicas/producer/test_output_log.py::test_a_new_run_continues_the_old_one_for_a_consumer_ahead",
+        ),
     ),
     "installed-log-keeps-its-feeds": TextMutant(
         "subscriptions outlive the install of another log (A3)",
         "replicas/producer/output_log.py",
         "        self.stable = log\n        self.installs += 1",
         "        self.stable = log",
+        tests=("tests/unit/replicas/producer/test_output_log.py::test_a_subscription_ends_when_the_log_is_replaced",),
     ),
     "acknowledgement-of-before-counts": TextMutant(
         "the acknowledgement of an earlier process of a consumer counts (A2b)",
         "replicas/producer/output_log.py",
         "        if incarnation < ack.incarnation or (ack.evicted and id < self.first - 1):",
         "        if ack.evicted and id < self.first - 1:",
-    ),
-    "suffix-ids-repeat": TextMutant(
-        "the second instance that writes to a tentative run begins its ids anew (V3)",
-        "replicas/producer/output_log.py",
-        "                    element = Batch(kind, log.last_id, log.last_id + len(element), None, element.rows)\n",
-        "                    pass\n",
+        tests=(
+            "tests/unit/replicas/producer/test_output_log.py::test_acknowledgements_fall_only_with_a_new_incarnation",
+        ),
     ),
     "now-begins-at-what-is-acknowledged": TextMutant(
         "a reader that begins now gets what is stored (F8)",
         "replicas/producer/output_log.py",
         '        if start == "now":\n            return self.last_id\n',
         "",
+        tests=(
+            "tests/unit/replicas/producer/test_output_log.py::test_a_consumer_that_holds_nothing_begins_where_it_asks",
+        ),
     ),
     "gone-run-goes-on": TextMutant(
         "a cursor into the suffix of a run that was corrected goes on in the next one (V3)",
         "replicas/producer/subscription.py",
         "        if cursor is None or self._run != output.run:",
         "        if cursor is None:",
+        tests=(
+            "tests/unit/replicas/producer/test_output_log.py::test_a_new_run_continues_the_old_one_for_a_consumer_ahead",
+        ),
     ),
     "dropped-suffix-is-read": TextMutant(
         "a feed goes on where the oldest part of the suffix was dropped (V6)",
         "replicas/producer/subscription.py",
         "        cursor.number = max(cursor.number, output.suffix.start)  # the oldest part may have",
         "        #",
+        tests=("tests/unit/replicas/producer/test_output_log.py::test_a_suffix_beyond_its_cap_loses_its_oldest_part",),
     ),
 }

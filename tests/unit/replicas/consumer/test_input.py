@@ -628,6 +628,45 @@ class TestCorrections:
         assert opens(case.choose()) == [("r1", MAIN), ("r1", CORRECTIONS)]
 
 
+class TestLiveResultsBesideACorrection:
+    """A producer corrects beside live results: MAIN has these, CORRECTIONS the stable elements (V4, F4)."""
+
+    def reading(self) -> Case:
+        case = Case()
+        case.hear("r1", STABILIZING, fresh=True, frontier=50, tentative_frontier=60)
+        assert sorted(opens(case.choose())) == [("r1", CORRECTIONS), ("r1", MAIN)]
+        for feed in (case.input.main, case.input.corr):
+            assert feed is not None
+            case.input.opened(feed.generation, 0)
+        return case
+
+    def test_its_input_is_fresh(self) -> None:
+        """T2: new data are to be expected."""
+        case = self.reading()
+        assert case.input.fresh(0)
+        case.hear("r1", STABILIZING, fresh=False)
+        assert not case.input.fresh(0)
+
+    def test_tentative_boundaries_of_corrections_do_not_count(self) -> None:
+        case = self.reading()
+        assert case.input.corr is not None
+        case.input.element(case.input.corr.generation, Boundary(Kind.TENTATIVE, 60, 0), 0)
+        assert case.port.tentative_frontier == BEFORE_TIME
+
+    def test_main_is_not_half_open_for_want_of_corrections(self) -> None:
+        case = self.reading()
+        main, corr = case.input.main, case.input.corr
+        assert main is not None
+        assert corr is not None
+        case.input.element(main.generation, Boundary(Kind.TENTATIVE, 60, 0), 0)
+        for now in (1, STALL + 2):
+            case.hear("r1", STABILIZING, now, fresh=True, frontier=50, tentative_frontier=60)
+            case.input.element(corr.generation, Boundary(Kind.STABLE, 10 + now // STALL, 0), now)
+            case.choose(now)
+        assert case.input.main is main
+        assert case.input.corr is corr
+
+
 class TestRules:
     def test_elements_of_a_closed_generation_are_dropped(self) -> None:
         """The old connection still holds data; the position does not move (F1)."""
