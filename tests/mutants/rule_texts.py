@@ -196,7 +196,7 @@ RULES: Final[dict[str, TextMutant]] = {
         "replicas/consumer/selection.py",
         "        return main.producer if is_fresh else None",
         "        return main.producer",
-        tests=("tests/unit/replicas/consumer/test_input.py",),
+        tests=("tests/unit/replicas/consumer/test_input.py::TestChoice::test_the_only_stable_producer_is_read",),
     ),
     "a-refused-second-feed-is-tried-at-once": TextMutant(
         "a refused CORRECTIONS is tried again at each news (F3)",
@@ -206,13 +206,6 @@ RULES: Final[dict[str, TextMutant]] = {
         tests=(
             "tests/unit/replicas/consumer/test_input.py::TestCorrections::test_a_refused_second_connection_is_retried_later",
         ),
-    ),
-    "backoff-does-not-grow": TextMutant(
-        "a producer that refuses is tried again each 50 ms (F3)",
-        "replicas/consumer/input.py",
-        "        producer.retry_us = min(2 * producer.retry_us, RETRY_LONGEST_US)\n",
-        "",
-        tests=("tests/unit/replicas/consumer/test_input.py",),
     ),
     "older-news-of-another-feed": TextMutant(
         "an older change of state, in band, replaces a newer one (F2)",
