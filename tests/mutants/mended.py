@@ -38,8 +38,8 @@ from replicas.placement.deciders.moves import Moves
 from replicas.placement.view import ClusterView
 from replicas.producer.server import Server
 from replicas.producer.subscription import OutputSubscription
-from replicas.simulation import simulate
 from replicas.simulation.driver import FaultDriver
+from replicas.simulation.simulate import _SimulatedRun
 from replicas.simulation.world.cluster import SimCluster
 from replicas.simulation.world.disk import SimDisk
 from replicas.simulation.world.hosts import SimHosts
@@ -201,7 +201,7 @@ edited(
 edited(
     "run-is-over-before-a-loss-is-noticed",
     "a run is over while a process that lost whom it reads, by the healing or just before, does not know it yet",
-    Edit(simulate, "_main", "await trio.sleep(plan.timing.gone_us() / 1e6)", "pass"),
+    Edit(_SimulatedRun, "settle", "await trio.sleep(self.plan.timing.gone_us() / 1e6)", "pass"),
 )
 edited(
     "recording-is-whole-though-its-disk-lied",
@@ -212,11 +212,11 @@ edited(
     "faults-go-on-beside-the-heal",
     "what is due in the moment of the heal begins behind it, and never ends",
     Edit(
-        simulate,
-        "_main",
+        _SimulatedRun,
+        "play",
         "nursery.cancel_scope.cancel()  # a fault that is due now would outlive the healing\n"
-        "            await driver.heal()",
-        "await driver.heal()\n                nursery.cancel_scope.cancel()",
+        "    await self.driver.heal()",
+        "await self.driver.heal()\n        nursery.cancel_scope.cancel()",
     ),
 )
 edited(

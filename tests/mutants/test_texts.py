@@ -1,4 +1,4 @@
-"""Each change of text in :mod:`tests.mutants.texts` fits the engine, and names tests; ``make mutants`` plays them."""
+"""Each change of text or of a function fits the engine, and texts name tests; ``make mutants`` plays them."""
 
 from __future__ import annotations
 
@@ -16,6 +16,12 @@ def test_a_change_of_text_fits_the_engine(name: str) -> None:
     changed = mutant.changed()
     assert ast.dump(ast.parse(changed)) != ast.dump(ast.parse((ROOT / mutant.path).read_text()))
     assert bool(mutant.tests) != bool(mutant.equivalent), "it has tests, or a reason why none can fail"
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_change_of_a_function_fits_the_engine(name: str) -> None:
+    with MUTANTS[name].on():
+        pass
 
 
 @pytest.mark.parametrize("test", sorted({test for mutant in TEXTS.values() for test in mutant.tests}))
