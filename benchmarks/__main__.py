@@ -16,7 +16,7 @@ from spe.runtime.production import tune_gc, tune_malloc
 
 for _module in (
     "node_cpu", "operators", "codec", "checkpoint", "live_node", "sinks", "sources", "throughput", "steps", "verdict",
-    "proof",
+    "proof", "dashboard",
 ):  # fmt: skip
     import_module(f"benchmarks.{_module}")
 

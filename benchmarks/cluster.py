@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing.connection
-import socket
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -23,12 +22,14 @@ from replicas.client.client import Client, open_client
 from replicas.link.connection import Connection, Identity
 from replicas.link.directory import DirectoryKeeper
 from replicas.link.signal import Signal
+from replicas.local.ports import free_addresses
 from replicas.local.supervised_process import die_with_parent
 from replicas.node.process import NodeProcess
 from replicas.producer.feed import Accepted
 from replicas.producer.server import Server
 from replicas.producer.service import Service, Visitor
 from replicas.source.process import SourceProcess
+from spe.plan.deploy import Deployed, with_addresses
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.runtime.env import Env
@@ -52,19 +53,10 @@ Maker = Callable[..., Segment]
 Obey = Callable[..., Awaitable[None]]
 
 
-#: Ports in use by addresses.
-_PORTS = set[int]()
-
-
-def free_address() -> str:
-    """A new address each time: the system may give a port again while no process listens on it."""
-    while True:
-        with socket.socket() as bound:
-            bound.bind(("127.0.0.1", 0))
-            port = bound.getsockname()[1]
-        if port not in _PORTS:
-            _PORTS.add(port)
-            return f"127.0.0.1:{port}"
+def at_free_addresses(plan: Plan, directory: Directory) -> Deployed:
+    """The same with a free address of this machine for each process."""
+    names = directory.addresses()
+    return Deployed(plan, with_addresses(directory, dict(zip(names, free_addresses(len(names)), strict=True))))
 
 
 class Process:

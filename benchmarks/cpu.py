@@ -14,15 +14,10 @@ def cpu_of(pid: int) -> float:
     return time.clock_gettime((~pid << 3) | 2)  # what clock_getcpuclockid makes of a pid
 
 
-def cores_of_ended() -> Callable[[], float]:
-    """A function: the cores in use since, in the mean, by children of this process that have ended, and by theirs."""
-
-    def cpu_s() -> float:
-        used = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return used.ru_utime + used.ru_stime
-
-    begun, before = time.monotonic(), cpu_s()
-    return lambda: (cpu_s() - before) / (time.monotonic() - begun)
+def cpu_of_children() -> float:
+    """CPU seconds so far of children of this process that have ended, and of theirs."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def cpu_for(function: Callable[[], object]) -> float:

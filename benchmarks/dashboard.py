@@ -1,28 +1,34 @@
-"""The cost of the dashboard: the server, and a browser that shows it for long.
-
-python -m benchmarks.dashboard page [--minutes 2]   a simulated cluster of 100 nodes, 60 times as fast as time
-python -m benchmarks.dashboard serve                the same, to look at
-"""
+"""The cost of the dashboard in a browser that shows it for long: a simulated cluster, 60 times as fast as time."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import queue
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Final
 
 import trio
 
-from benchmarks.browser import browser
+from benchmarks.browser import browser, is_installed
 from benchmarks.simulated_status import ASKED_US, SimulatedCluster
+from benchmarks.tables import BENCHMARKS, Benchmark, show
 from replicas.cli.dashboard.hub import Hub
 from replicas.cli.dashboard.page import LOOPBACK, Site
 
 SPEED: Final = 60.0
+NODES: Final = 100
+PARTITIONS: Final = 1_000
+#: Looks at the memory of the page.
+LOOKS: Final = 10
+_DRAWN: Final = """
+const done = arguments[0];
+const look = () => document.documentElement.dataset.drawn ? done() : setTimeout(look, 20);
+look();
+"""
+_PAINT: Final = "return performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
 
 
 def simulated_hub(cluster: SimulatedCluster, *, speed: float, period_s: float) -> Hub:
@@ -58,53 +64,35 @@ def served(hub: Hub, bind: str = LOOPBACK) -> Iterator[str]:
         thread.join()
 
 
-def page(nodes: int, partitions: int, minutes: float) -> dict[str, Any]:
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--minutes", type=float, default=2.0, help="for which the page is shown (dashboard)")
+
+
+def run(arguments: argparse.Namespace) -> None:
     """Time to first paint, and memory of the page while it shows a long run."""
-    hub = simulated_hub(SimulatedCluster(nodes, partitions), speed=SPEED, period_s=0.05)
+    if not is_installed():
+        print("dashboard: skipped: Chromium, its driver or Selenium is not installed")
+        return
+    hub = simulated_hub(SimulatedCluster(NODES, PARTITIONS), speed=SPEED, period_s=0.05)
     with served(hub) as address, browser() as driver:
         driver.set_script_timeout(600)
         driver.execute_cdp_cmd("Performance.enable", {})
         driver.get(address)
-        driver.execute_async_script(
-            "const done = arguments[0]; const look = () => document.documentElement.dataset.drawn ? done() : "
-            "setTimeout(look, 20); look();"
-        )
-        paint = driver.execute_script(
-            "return [performance.getEntriesByName('first-contentful-paint')[0]?.startTime, performance.now()]"
-        )
-        memory = []
-        began = time.monotonic()
-        while time.monotonic() - began < minutes * 60:
-            time.sleep(minutes * 6)
+        driver.execute_async_script(_DRAWN)
+        paint_ms, drawn_ms = driver.execute_script(_PAINT), driver.execute_script("return performance.now()")
+        rows, began = [], time.monotonic()
+        for _ in range(LOOKS):
+            time.sleep(arguments.minutes * 60 / LOOKS)
             driver.execute_cdp_cmd("HeapProfiler.collectGarbage", {})
             metrics = {m["name"]: m["value"] for m in driver.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]}
-            frames = int(driver.execute_script("return document.documentElement.dataset.drawn"))
-            memory.append([round(time.monotonic() - began), frames, metrics["JSHeapUsedSize"] / 1e6, metrics["Nodes"]])
-        return {
-            "first paint, ms": round(paint[0]),
-            "first frame drawn after, ms": round(paint[1]),
-            "seconds, frames drawn, heap in MB after a collection, nodes of the document": memory,
-            "frame, bytes": len(hub.frame),
-            "frames made": hub.number,
-        }
+            frames = driver.execute_script("return document.documentElement.dataset.drawn")
+            heap_mb = metrics["JSHeapUsedSize"] / 1e6
+            rows.append([f"{time.monotonic() - began:.0f}", frames, f"{heap_mb:.1f}", metrics["Nodes"]])
+        notes = [
+            f"First paint after {paint_ms:.0f} ms, first frame drawn after {drawn_ms:.0f} ms.",
+            f"A frame has {len(hub.frame) / 1e3:.0f} kB; {hub.number} were made.  Heap: after a collection.",
+        ]
+    show(f"Page of {NODES} nodes", ["seconds", "frames drawn", "heap, MB", "nodes of the document"], rows, notes)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["page", "serve"])
-    parser.add_argument("--nodes", type=int, default=100)
-    parser.add_argument("--partitions", type=int, default=1_000)
-    parser.add_argument("--minutes", type=float, default=2.0)
-    parser.add_argument("--speed", type=float, default=SPEED)
-    options = parser.parse_args()
-    if options.what == "serve":
-        hub = simulated_hub(SimulatedCluster(options.nodes, options.partitions), speed=options.speed, period_s=0.5)
-        with served(hub) as address:
-            print(address, flush=True)
-            threading.Event().wait()
-    else:
-        print(json.dumps(page(options.nodes, options.partitions, options.minutes), indent=1))
-
-
-if __name__ == "__main__":
-    main()
+BENCHMARKS["dashboard"] = Benchmark(run, options)

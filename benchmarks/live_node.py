@@ -14,10 +14,11 @@ from typing import Any, Final
 import numpy as np
 import trio
 
-from benchmarks.cluster import Obey, Process, child, free_address, live_main, node_main, reading, running
+from benchmarks.cluster import Obey, Process, at_free_addresses, child, live_main, node_main, reading, running
 from benchmarks.cpu import cpu_of
 from benchmarks.tables import benchmark, demand, spread, verdict
 from replicas.local.polling import Poller
+from replicas.local.ports import free_addresses
 from replicas.node.load_meter import LOOK_US, NodeMeter, ReplicaMeter
 from replicas.node.process import NodeProcess
 from spe.api import Environment, Stream, stdin, tumbling
@@ -43,9 +44,9 @@ def make_plan(bucket: str, fragments: Callable[[Sequence[Stream], Environment], 
     """A node ``n`` that merges three live streams; ``fragments`` makes its fragments, and returns their outputs."""
     env = Environment("bench", bucket=bucket, x="5s")
     schema = {"n": "int64!", "value": "float64!"}
-    sources = [env.source(s, stdin(format="jsonl"), schema, boundary=bucket, address=free_address()) for s in STREAMS]
+    sources = [env.source(s, stdin(format="jsonl"), schema, boundary=bucket) for s in STREAMS]
     outputs = fragments(sources, env)
-    return env.outputs(*outputs).node("n", free_address()).client("bench", outputs).deployed()
+    return at_free_addresses(*env.outputs(*outputs).node("n").client("bench", outputs).deployed())
 
 
 def _merged(sources: Sequence[Stream], name: str = "merged") -> Stream:
@@ -298,7 +299,7 @@ def check(results: Sequence[Rows], schema: Schema) -> None:
 async def measure_watched(seconds: float, rounds: int) -> tuple[dict[str, list[float]], float, int]:
     """CPU of the node by kind, share of a core in each round; seconds that its output moved on; size of a page."""
     plan, directory = make_plan("100ms", _watched_fragments)
-    address = free_address()
+    (address,) = free_addresses(1)
     feeder = Process(live_main, plan, directory, BUSY_RATE * EVERY_US // (SECOND * len(STREAMS)), EVERY_US, False)
     node = Process(watched_main, plan, directory, address)
     scraped, followed = list[int](), list[int]()

@@ -19,8 +19,8 @@ from benchmarks.cluster import (
     SEND_BYTES,
     Process,
     Segment,
+    at_free_addresses,
     feeder_main,
-    free_address,
     node_main,
     pieces_of,
     reading,
@@ -47,10 +47,7 @@ def make_plan(bucket_us: int, *, aggregate: bool = True) -> Deployed:
     """Three sources, merged, and aggregated if wanted, by one node; X so large that nothing is ever tentative."""
     env = Environment("bench", bucket=format_duration(bucket_us), x="60s")
     schema = {"key": "int64!", "value": "float64!", "flag": "bool!", "name": "string!"}
-    sources = [
-        env.source(s, stdin(format="jsonl"), schema, boundary=format_duration(bucket_us), address=free_address())
-        for s in STREAMS
-    ]
+    sources = [env.source(s, stdin(format="jsonl"), schema, boundary=format_duration(bucket_us)) for s in STREAMS]
     made = [sources[0].union(*sources[1:], name="merged")]
     if aggregate:
         wanted = {
@@ -61,8 +58,8 @@ def make_plan(bucket_us: int, *, aggregate: bool = True) -> Deployed:
             "high": "max(value)",
         }
         made.append(made[0].key_by("key").window(tumbling("1s")).aggregate("per_key", **wanted))
-    env.outputs(made[-1]).node("n", free_address()).fragment("f", made, replicas=1).client("bench", made[-1:])
-    return env.deployed()
+    env.outputs(made[-1]).node("n").fragment("f", made, replicas=1).client("bench", made[-1:])
+    return at_free_addresses(*env.deployed())
 
 
 def make_segment(encoder: ElementEncoder, stream: int, segment: int, shape: Shape) -> Segment:

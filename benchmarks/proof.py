@@ -6,7 +6,7 @@ import argparse
 import resource
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
@@ -14,24 +14,19 @@ from typing import TYPE_CHECKING, Any, Final
 from unittest.mock import patch
 
 import numpy as np
-import trio
 import yaml
 
 from benchmarks.cpu import cpu_of_family, memory_mib
-from benchmarks.proof_run import LARGE, SUMS, Made, make_directory, make_run
+from benchmarks.proof_run import LARGE, SUMS, Made, make_run
 from benchmarks.tables import benchmark, demand
-from replicas.client.recorder import Recorder
 from replicas.reference import run_reference
-from spe.log import SegmentedLog
-from spe.log.recording import client_folder
-from spe.log.source_log import SourceState, encode_source_record, source_folder
-from spe.runtime.storage import DiskStorage
+from spe.config import load_data
+from spe.log.source_log import SourceState
 from spe.stream.batch import Batch, Boundary, Column, Element, Rows
 from spe.stream.change import Change
-from spe.stream.ids import Channel
 from spe.stream.names import Kind, StreamId
-from spe.stream.schema import Schema
 from spe.stream.times import END_OF_TIME, MILLISECOND, SECOND
+from tests.support import runs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,13 +35,14 @@ if TYPE_CHECKING:
     from consistency.proof.report.model import Report
 
 
+HEAP: Final = "4g"
+
+
 def options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("proof")
     group.add_argument("--proof-tuples", type=int, nargs="*", default=[2_000_000], help="source tuples of each run")
     group.add_argument("--proof-results", type=int, nargs="*", default=[], help="the same, with as large an output")
     group.add_argument("--follow-hours", type=float, default=1.0, help="of the stream (follow)")
-    group.add_argument("--follow-rate", type=int, default=100, help="tuples per second, of both sources (follow)")
-    group.add_argument("--proof-memory", default="4g", help="heap of Spark's driver")
 
 
 @contextmanager
@@ -78,12 +74,12 @@ def _rows(arguments: argparse.Namespace) -> Iterator[list[str] | str]:
     that NumPy computed; tentative tuples and how many were right.
     """
     begun = time.perf_counter()
-    with spark_session(**{"spark.driver.memory": arguments.proof_memory}) as (spark, java):
+    with spark_session(**{"spark.driver.memory": HEAP}) as (spark, java):
         start_s = time.perf_counter() - begun
         for output, sizes in ((SUMS, arguments.proof_tuples), (LARGE, arguments.proof_results)):
             for tuples in sizes:
                 yield _measured(spark, java, tuples, output)
-    yield f"{arguments.proof_memory} of heap.  The start of Spark, which is left out, took {start_s:.1f} s."
+    yield f"{HEAP} of heap.  The start of Spark, which is left out, took {start_s:.1f} s."
 
 
 def _measured(spark: SparkSession, java: int, tuples: int, output: StreamId) -> list[str]:
@@ -126,6 +122,8 @@ def _check(report: Report, made: Made) -> None:
 
 SOURCES: Final = ("a", "b")
 FOLLOWED_KEYS: Final = 20
+#: Tuples per second, of both sources.
+RATE: Final = 100
 #: A source sends what is due so often, and a boundary.
 _SENDS_US: Final = 25 * MILLISECOND
 _BOUNDARY_US: Final = 100 * MILLISECOND
@@ -159,14 +157,14 @@ def _follow_rows(arguments: argparse.Namespace) -> Iterator[list[str]]:
     seconds = round(arguments.follow_hours * 3_600)
     with spark_session() as (spark, java), tempfile.TemporaryDirectory(prefix="spe-follow-") as folder:
         for minutes in (True, False):
-            yield _followed(spark, java, Path(folder) / str(minutes), seconds, arguments.follow_rate, minutes)
+            yield _followed(spark, java, Path(folder) / str(minutes), seconds, minutes)
 
 
-def _followed(spark: SparkSession, java: int, path: Path, seconds: int, rate: int, minutes: bool) -> list[str]:
+def _followed(spark: SparkSession, java: int, path: Path, seconds: int, minutes: bool) -> list[str]:
     from consistency.proof.follow import ranges
     from consistency.proof.follow.follow_loop import Following
 
-    made = _make(path, seconds, rate)
+    made = _make(path, seconds)
     cpu_s, own_s, took = cpu_of_family(java), time.process_time(), []
     records = ranges.STEP_RECORDS if not minutes else 60 * len(SOURCES) * SECOND // _SENDS_US
     with patch.object(ranges, "STEP_RECORDS", records):
@@ -195,33 +193,14 @@ def _check_followed(followed: Followed, made: int) -> None:
     demand(sum(o.stable for o in followed.outputs) == made, f"{made} results were received")
 
 
-def _make(path: Path, seconds: int, rate: int) -> int:
+def _make(path: Path, seconds: int) -> int:
     """Makes a run that is over; returns the number of results."""
-    plan = make_directory(path, yaml.safe_load(CONFIG), [{"t": 0, "event": "begin", "begun_us": 0}])
-    inputs = {StreamId(name): list(_sent(at, seconds, rate // len(SOURCES))) for at, name in enumerate(SOURCES)}
-    for stream, elements in inputs.items():
-        trio.run(_write_log, path, stream, plan.sources[stream].schema, elements)
-    schemas = {Channel(s, 0): plan.query.schema_of(s) for s in plan.query.outputs}
-    recorder, made = Recorder(DiskStorage(path), client_folder("board"), schemas), 0
-    for at, (channel, element) in enumerate(run_reference(plan, inputs, step_rows=rate // 10)):
-        recorder.write(Change(channel, element, at))
-        made += len(element) if isinstance(element, Batch) else 0
-    recorder.close()
-    return made
-
-
-async def _write_log(path: Path, stream: StreamId, schema: Schema, elements: Sequence[Element]) -> None:
-    log = await SegmentedLog.open(DiskStorage(path), source_folder(stream))
-    state = SourceState(origin_us=0, begun_us=0)
-    for element in elements:
-        batch = element if isinstance(element, Batch) else None
-        if batch is not None:
-            state = state._replace(last_id=batch.upto_id, consumed=batch.upto_id)
-        elif isinstance(element, Boundary):
-            state = state._replace(bound_us=element.time)
-        log.append(encode_source_record(state, batch, schema))
-    await log.sync()
-    log.close()
+    config, events = yaml.safe_load(CONFIG), [{"t": 0, "event": "begin", "begun_us": 0}]
+    inputs = {StreamId(name): list(_sent(at, seconds, RATE // len(SOURCES))) for at, name in enumerate(SOURCES)}
+    results = run_reference(load_data(config).plan, inputs, step_rows=RATE // 10)
+    changes = [Change(channel, element, at) for at, (channel, element) in enumerate(results)]
+    runs.make_run(path, config, inputs, {"board": changes}, events, begun=SourceState(origin_us=0, begun_us=0))
+    return sum(len(change.element) for change in changes if isinstance(change.element, Batch))
 
 
 def _sent(source: int, seconds: int, rate: int) -> Iterator[Element]:

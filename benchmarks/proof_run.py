@@ -7,32 +7,24 @@ them come an undo, the corrections, and rec_done.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import trio
 import yaml
 
 from benchmarks.data import mixed
-from replicas.client.recorder import Recorder
-from spe import RUN_VERSION
-from spe.config import load_data
-from spe.log.recording import client_folder
-from spe.log.segmented import SegmentedLog
-from spe.log.source_log import SourceState, encode_source_record, source_folder
+from spe.log.source_log import SourceState
 from spe.plan.deploy import ONLY_CLIENT
-from spe.plan.plan import Plan
-from spe.runtime.storage import DiskStorage
-from spe.stream.batch import Batch, Boundary, Column, Element, Int64Array, RecDone, Rows, Undo
+from spe.stream.batch import Batch, Boundary, Column, Element, RecDone, Rows, Undo
 from spe.stream.change import Change
 from spe.stream.ids import Channel
 from spe.stream.names import Kind, NodeState, StreamId
 from spe.stream.times import END_OF_TIME
+from tests.support import runs
 
 KEYS: Final = 1_000
 SOURCES: Final = ("a", "b")
@@ -90,36 +82,24 @@ class Made:
     right: int = 0
 
 
-def make_directory(path: Path, config: dict[str, Any], events: Iterable[dict[str, Any]]) -> Plan:
-    """Makes the directory of a run, without logs and recordings."""
-    path.mkdir()
-    (path / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
-    plan = load_data(config).plan
-    (path / "cluster.json").write_text(
-        json.dumps({"version": RUN_VERSION, "data": str(path), "fingerprint": plan.fingerprint})
-    )
-    (path / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
-    return plan
-
-
 def make_run(path: Path, tuples: int, output: StreamId) -> Made:
     """Writes the directory of a run that sent ``tuples`` and gave ``output``: whole windows of tuple time."""
     config = yaml.safe_load(CONFIG) | {"outputs": [str(output)]}
     if output != SUMS:
         del config["query"][SUMS]
     windows = max(1, tuples // (_SHARE * len(SOURCES)))
-    plan = make_directory(path, config, _events(windows))
-    trio.run(_write_logs, path, plan, windows)
-    made, channel = Made(), Channel(output, 0)
-    recorder = Recorder(
-        DiskStorage(path), client_folder(ONLY_CLIENT), {channel: plan.query.schema_of(output)}, segment_bytes=16 << 20
-    )
+    made, sent = Made(), {StreamId(name): _sent(source, windows) for source, name in enumerate(SOURCES)}
+    received = {ONLY_CLIENT: _changes(output, windows, made)}
+    begun = SourceState(origin_us=0, begun_us=0)
+    runs.make_run(path, config, sent, received, list(_events(windows)), segment_bytes=_SEGMENT_BYTES, begun=begun)
+    return made
+
+
+def _changes(output: StreamId, windows: int, made: Made) -> Iterator[Change]:
     arrived_us = 0
     for at_us, element in _received(output, windows, made):
         arrived_us = max(arrived_us + 1, at_us)
-        recorder.write(Change(channel, element, arrived_us))
-    recorder.close()
-    return made
+        yield Change(Channel(output, 0), element, arrived_us)
 
 
 def _events(windows: int) -> Iterator[dict[str, Any]]:
@@ -135,30 +115,20 @@ def _events(windows: int) -> Iterator[dict[str, Any]]:
     yield {"t": windows * _WINDOW_US + 5_000_000, "event": "process_ended", "process": "n1", "status": 0}
 
 
-def _drawn(source: int, first: int, count: int) -> tuple[Int64Array, Rows]:
-    """Keys and rows of a source from its ``first`` tuple on, which follow from their numbers (splitmix64)."""
+def _drawn(source: int, first: int, count: int) -> Rows:
+    """Rows of a source from its ``first`` tuple on, which follow from their numbers (splitmix64)."""
     ids = np.arange(first, first + count, dtype=np.int64)
     number = mixed(ids * len(SOURCES) + source)
     time = ids * (1_000_000 // RATE) + source
     key = number % KEYS
     price = ((number >> 16) % 4_000) / 4  # quarters: sums are exact in any order
-    return key, Rows(time, time, (Column(time), Column(key), Column(price), Column((number >> 40) % 9 + 1)))
+    return Rows(time, time, (Column(time), Column(key), Column(price), Column((number >> 40) % 9 + 1)))
 
 
-async def _write_logs(path: Path, plan: Plan, windows: int) -> None:
-    for source, name in enumerate(SOURCES):
-        schema = plan.sources[StreamId(name)].schema
-        log = await SegmentedLog.open(DiskStorage(path), source_folder(StreamId(name)), segment_bytes=_SEGMENT_BYTES)
-        for first in range(0, windows * _SHARE, _RECORD):
-            _, rows = _drawn(source, first, _RECORD)
-            upto, latest = first + _RECORD, int(rows.time[-1])
-            state = SourceState(upto, latest, bound_us=latest, consumed=upto, origin_us=0, begun_us=0)
-            log.append(encode_source_record(state, Batch(Kind.STABLE, first, upto, None, rows), schema))
-            if (first // _RECORD) % 64 == 0:
-                await log.sync()
-        log.append(encode_source_record(state._replace(bound_us=END_OF_TIME), None, schema))
-        await log.sync()
-        log.close()
+def _sent(source: int, windows: int) -> Iterator[Element]:
+    for first in range(0, windows * _SHARE, _RECORD):
+        yield Batch(Kind.STABLE, first, first + _RECORD, None, _drawn(source, first, _RECORD))
+    yield Boundary(Kind.STABLE, END_OF_TIME, windows * _SHARE)
 
 
 def _received(output: StreamId, windows: int, made: Made) -> Iterator[tuple[int, Element]]:
@@ -203,7 +173,7 @@ def _elements(rows: Rows, before: int, window: int, kind: Kind, late_us: int) ->
 
 def _filtered(window: int, sources: tuple[str, ...]) -> Rows:
     """The output ``large`` in a window, from these sources."""
-    rows = [_drawn(SOURCES.index(name), window * _SHARE, _SHARE)[1] for name in sources]
+    rows = [_drawn(SOURCES.index(name), window * _SHARE, _SHARE) for name in sources]
     time = np.concatenate([r.time for r in rows])
     order = time.argsort(kind="stable")
     columns = [np.concatenate([r.columns[i].values for r in rows])[order] for i in range(4)]

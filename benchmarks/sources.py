@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 import io
 import json
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -21,9 +19,11 @@ import pyarrow as pa
 import pyarrow.ipc
 import pyarrow.parquet
 import trio
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 
 from benchmarks.tables import benchmark, beside, chosen, demand, ratio, spread
+from examples.servers import kafka, mock_kafka
+from examples.servers.topics import Topics
 from replicas.connectors.files.file_rows import FileRows
 from replicas.connectors.kafka.source import KafkaReader
 from replicas.source.proxy import SourceProxy
@@ -114,21 +114,16 @@ def _write_arrow(columns: Mapping[str, Any]) -> bytes:
     return out.getvalue()
 
 
-def _records(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
-    lists = [values if isinstance(values, list) else values.tolist() for values in columns.values()]
-    return [dict(zip(columns, row, strict=True)) for row in zip(*lists, strict=True)]
-
-
 def _write_avro(columns: Mapping[str, Any]) -> bytes:
     types = {"ts": {"type": "long", "logicalType": "timestamp-micros"}, "n": "long", "price": "double"}
     fields = [{"name": name, "type": types.get(name, "string")} for name in columns]
     out = io.BytesIO()
-    fastavro.writer(out, {"type": "record", "name": "r", "fields": fields}, _records(columns))
+    fastavro.writer(out, {"type": "record", "name": "r", "fields": fields}, pa.table(dict(columns)).to_pylist())
     return out.getvalue()
 
 
 def _write_jsonl(columns: Mapping[str, Any]) -> bytes:
-    return "".join(f"{json.dumps(record)}\n" for record in _records(columns)).encode()
+    return "".join(f"{json.dumps(record)}\n" for record in pa.table(dict(columns)).to_pylist()).encode()
 
 
 def _bare_parquet(path: Path) -> int:
@@ -201,51 +196,41 @@ async def _source(folder: str, form: str, rows: int, log: Path) -> int:
 
 # --- Kafka ---
 
-#: librdkafka's mock keeps some 5 MB of a partition, and makes topics of so many.
+#: librdkafka's mock keeps some 5 MB of a partition.
 PARTITIONS = 4
 MESSAGES = 160_000
-_BROKERS = """
-import sys
-from confluent_kafka import Producer
-brokers = Producer({"bootstrap.servers": "mock", "test.mock.num.brokers": 1, "log_level": 0})
-print(",".join(f"{b.host}:{b.port}" for b in brokers.list_topics(timeout=30).brokers.values()), flush=True)
-sys.stdin.read()
-"""
+#: Sent at one go.
+PORTION = 20_000
 TOPIC = "bench"
 JSON = Schema.of(ts="timestamp!", n="int64!")
 TEXT = Schema.of(ts="timestamp!", line="string!")
 
 
 @contextmanager
-def brokers() -> Iterator[str]:
-    command = [sys.executable, "-c", _BROKERS]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            yield process.stdout.readline().strip()
-        finally:
-            process.kill()
+def filled_brokers() -> Iterator[tuple[Topics, str]]:
+    """Brokers with the messages, and a note on them; real ones where they can be started."""
+    if (reason := kafka.missing()) is None:
+        with kafka.running_cluster() as cluster:
+            cluster.make(TOPIC, PARTITIONS, retention_ms="-1")  # the messages are old
+            fill(cluster)
+            yield cluster, f"Broker: one of Apache Kafka {kafka.VERSION}."
+    else:
+        with mock_kafka.brokers() as mock:
+            mock.make(TOPIC)
+            fill(mock)
+            yield mock, f"Broker: librdkafka's mock, which has everything in memory; no real one: {reason}."
 
 
-def fill(servers: str) -> None:
-    producer = Producer({"bootstrap.servers": servers, "linger.ms": 20, "log_level": 0})
-    for n in range(MESSAGES):
-        value = json.dumps({"ts": n, "n": n}).encode()
-        while True:
-            try:
-                producer.produce(TOPIC, value, partition=n % PARTITIONS, timestamp=1_000 + n // 1_000)
-                break
-            except BufferError:
-                producer.poll(0.05)
-        if not n % 1_000:
-            producer.poll(0)
-    demand(producer.flush(60) == 0, "messages were not taken")
+def fill(brokers: Topics) -> None:
+    for first in range(0, MESSAGES, PORTION):
+        numbers = range(first, first + PORTION)
+        where = [{"partition": n % PARTITIONS, "timestamp": 1_000 + n // 1_000} for n in numbers]
+        brokers.send(TOPIC, [{"value": {"ts": n, "n": n}, **at} for n, at in zip(numbers, where)])
 
 
-def bare(servers: str, parse: bool) -> None:
+def bare(brokers: Topics, parse: bool) -> None:
     """The client alone."""
-    wanted = {"bootstrap.servers": servers, "group.id": "bare", "enable.auto.commit": False, "check.crcs": True}
-    consumer = Consumer({**wanted, "log_level": 0})
+    consumer = Consumer(brokers.address | {"group.id": "bare", "enable.auto.commit": False, "check.crcs": True})
     consumer.assign([TopicPartition(TOPIC, p, 0) for p in range(PARTITIONS)])
     count = total = 0
     while count < MESSAGES:
@@ -254,12 +239,17 @@ def bare(servers: str, parse: bool) -> None:
         count += len(values)
         total += sum(json.loads(v or b"")["n"] for v in values) if parse else len(values)
     consumer.close()
-    demand(total == (MESSAGES * (MESSAGES - 1) // 2 if parse else MESSAGES), "the client read something else")
+    demand(total == wanted(parse), "the client read something else")
 
 
-def declared(servers: str, schema: Schema, attributes: Mapping[str, str]) -> Source:
+def wanted(parse: bool) -> int:
+    """The sum of the column n; of texts their count."""
+    return MESSAGES * (MESSAGES - 1) // 2 if parse else MESSAGES
+
+
+def declared(brokers: Topics, schema: Schema, attributes: Mapping[str, str]) -> Source:
     reader = {
-        "kind": "kafka", "servers": servers.split(","), "topics": [TOPIC], "format": "jsonl", "timestamps": "us",
+        "kind": "kafka", "servers": list(brokers.servers), "topics": [TOPIC], "format": "jsonl", "timestamps": "us",
         "attributes": attributes,
     }  # fmt: skip
     return _declared(schema, reader)
@@ -294,10 +284,7 @@ def ours(source: Source) -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         trio.run(main, folder)
-    demand(
-        (rows, total) == (MESSAGES, MESSAGES * (MESSAGES - 1) // 2 if source.schema is JSON else MESSAGES),
-        "the source lost rows",
-    )
+    demand((rows, total) == (MESSAGES, wanted(source.schema is JSON)), "the source lost rows")
 
 
 def timed(function: Callable[[], None]) -> tuple[float, float]:
@@ -308,22 +295,22 @@ def timed(function: Callable[[], None]) -> tuple[float, float]:
 
 
 @benchmark("kafka", "message | client, ns of CPU | source, ns | ratio | target | client, 1000 rows/s | source")
-def _kafka_rows(arguments: argparse.Namespace) -> Iterator[list[str]]:
+def _kafka_rows(arguments: argparse.Namespace) -> Iterator[list[str] | str]:
     """A Kafka source beside the bare client.
 
-    Both read the same messages from brokers in memory.  A source reads, makes columns, merges partitions by event time,
+    Both read the same messages from a broker.  A source reads, makes columns, merges partitions by event time,
     writes its log, syncs, and publishes.  The client hands each message's value to Python, and for JSON parses it.  CPU
-    counts all threads of the process, librdkafka's included; brokers are another process.
+    counts all threads of the process, librdkafka's included; the broker is another process.
     """
-    with brokers() as servers:
-        fill(servers)
+    with filled_brokers() as (brokers, note):
         for name, schema, attributes in (
             ("the value as a text", TEXT, {"ts": "timestamp", "line": "value"}),
             ("JSON", JSON, {}),
         ):
-            mine = partial(ours, declared(servers, schema, attributes))
-            its = partial(bare, servers, schema is JSON)
+            mine = partial(ours, declared(brokers, schema, attributes))
+            its = partial(bare, brokers, schema is JSON)
             pairs = [(*timed(mine), *timed(its)) for _ in range(arguments.rounds + 1)][1:]  # the first warms up
             cpu, seconds, bare_cpu, bare_seconds = zip(*pairs)
             rates = [spread([1e-3 / s for s in values], ".0f") for values in (bare_seconds, seconds)]
             yield [name, *beside(cpu, bare_cpu, LIMIT), *rates]
+        yield note

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import trio
 
-from benchmarks.cluster import Process, free_address, node_main, results, running, source_main
+from benchmarks.cluster import Process, at_free_addresses, node_main, results, running, source_main
 from benchmarks.cpu import cpu_of
 from benchmarks.tables import benchmark, demand, verdict
 from replicas.client.client import open_client
@@ -52,8 +52,6 @@ TOLERANCE = 1e-9
 def options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("throughput", "Parquet files with ts (timestamp), key (int64), value (float64)")
     group.add_argument("--merge", nargs="+", metavar="FILE", help="files to merge and aggregate; else generated")
-    group.add_argument("--columns", nargs=3, default=["ts", "key", "value"], metavar=("TS", "KEY", "VALUE"))
-    group.add_argument("--disorder", default="0s", help="how far rows of the files may be out of order")
     group.add_argument("--rows", type=int, default=1_000_000, help="per generated file")
 
 
@@ -71,54 +69,37 @@ def generate(path: Path, *, rows: int, keys: int, rate: int, seed: int) -> None:
     pq.write_table(generated, path)
 
 
-def sources(env: Environment, files: Sequence[str], arguments: argparse.Namespace) -> list[Any]:
-    names = dict(zip(("ts", "key", "value"), arguments.columns, strict=True))
+def make_plan(files: Sequence[str], partitions: int = 1, replicas: int = 1) -> Deployed:
+    """The files, merged if there are several, and count, sum and average of that per second and key.
+
+    One node for each replica of each partition.
+    """
+    env = Environment("bench", bucket="100ms", x="60s")
     schema = {"ts": "timestamp!", "key": "int64!", "value": "float64!"}
-    return [
+    streams: list[Stream] = [
         env.source(
-            f"s{at}",
-            parquet(str(Path(file).resolve()), columns=names),
-            schema,
-            time="ts",
-            disorder=arguments.disorder,
-            boundary="100ms",
-            replay={"max": True},
-            address=free_address(),
+            f"s{at}", parquet(str(Path(file).resolve())), schema, time="ts", boundary="100ms", replay={"max": True}
         )
         for at, file in enumerate(files)
     ]
-
-
-def merge_query(env: Environment, files: Sequence[str], arguments: argparse.Namespace) -> list[Stream]:
-    """The files merged, and count, sum and average of that per second and key."""
-    streams = sources(env, files, arguments)
-    merged = streams[0].union(*streams[1:], name="merged")
-    return [merged, merged.key_by("key").window(tumbling("1s")).aggregate("per_key", **AGGREGATES)]
-
-
-Query = Callable[[Environment, Sequence[str], argparse.Namespace], list[Stream]]
-
-
-def make_plan(
-    query: Query, files: Sequence[str], arguments: argparse.Namespace, partitions: int, replicas: int
-) -> Deployed:
-    """One node for each replica of each partition."""
-    env = Environment("bench", bucket="100ms", x="60s")
-    streams = query(env, files, arguments)
+    if len(files) > 1:
+        streams = [streams[0].union(*streams[1:], name="merged")]
+    per_key = streams[0].key_by("key").window(tumbling("1s")).aggregate("per_key", **AGGREGATES)
+    operators = [*(streams if len(files) > 1 else ()), per_key]
     names = [[f"n{p}_{r}" for r in range(replicas)] for p in range(partitions)]
     for name in (name for of_partition in names for name in of_partition):
-        env.node(name, free_address())
+        env.node(name)
     split = {"key": "key", "partitions": partitions, "replicas": names} if partitions > 1 else {"replicas": names[0]}
-    env.outputs(streams[-1]).fragment("f", streams, **split)
-    return env.client("bench", streams[-1:]).deployed()
+    env.outputs(per_key).fragment("f", operators, **split).client("bench", [per_key])
+    return at_free_addresses(*env.deployed())
 
 
-def read(file: str, arguments: argparse.Namespace) -> pa.Table:
+def read(file: str) -> pa.Table:
     """Columns window, key, value; the window by the timestamp's second."""
-    ts, key, value = (pq.read_table(file, columns=arguments.columns).column(c) for c in arguments.columns)
-    micros = pc.cast(pc.cast(ts, pa.timestamp("us", "UTC")), pa.int64())
+    table = pq.read_table(file)
+    micros = pc.cast(pc.cast(table.column("ts"), pa.timestamp("us", "UTC")), pa.int64())
     start = pc.multiply(pc.divide(micros, 1_000_000), 1_000_000)
-    return pa.table({"window": start, "key": pc.cast(key, pa.int64()), "value": pc.cast(value, pa.float64())})
+    return pa.table({"window": start, "key": table.column("key"), "value": table.column("value")})
 
 
 def columns_of(rows: list[Rows], plan: Plan) -> dict[str, AnyArray]:
@@ -126,8 +107,8 @@ def columns_of(rows: list[Rows], plan: Plan) -> dict[str, AnyArray]:
     return {n: np.concatenate([r.columns[i].values for r in rows]) for i, n in enumerate(names)}
 
 
-def check_merge(rows: list[Rows], plan: Plan, files: Sequence[str], arguments: argparse.Namespace) -> None:
-    merged = pa.concat_tables([read(f, arguments) for f in files])
+def check_merge(rows: list[Rows], plan: Plan, files: Sequence[str]) -> None:
+    merged = pa.concat_tables(map(read, files))
     wanted = merged.group_by(["window", "key"]).aggregate([("value", "count"), ("value", "sum"), ("value", "mean")])
     wanted = wanted.sort_by([("window", "ascending"), ("key", "ascending")])
     got = columns_of(rows, plan)
@@ -196,9 +177,9 @@ def _rows(arguments: argparse.Namespace) -> Iterator[list[object]]:
                 generate(Path(file), rows=arguments.rows, keys=1_000, rate=50_000, seed=at)
         tuples = sum(pq.read_metadata(f).num_rows for f in files)
         for partitions, replicas in SHAPES:
-            plan, directory = make_plan(merge_query, files, arguments, partitions, replicas)
+            plan, directory = make_plan(files, partitions, replicas)
             rows, cost = trio.run(measure, plan, directory, tuples)
-            check_merge(rows, plan, files, arguments)
+            check_merge(rows, plan, files)
             costs = (sum(cost.sources_ns), sum(cost.nodes_ns), max(cost.nodes_ns))
             limit = 1e3 / max(*cost.sources_ns, *cost.nodes_ns)
             counts = (partitions, replicas, f"{tuples:,}", f"{sum(len(r) for r in rows):,}")
@@ -207,7 +188,8 @@ def _rows(arguments: argparse.Namespace) -> Iterator[list[object]]:
 
 # --- where the CPU of a source goes: its copies, checksums and syncs one by one ---
 
-ROWS: Final = 8_000_000
+#: Times the rows of a file of `throughput`.
+TIMES: Final = 8
 ROUNDS: Final = 3
 #: Nanoseconds of CPU for a tuple.
 LIMIT_NS: Final = 120
@@ -285,11 +267,6 @@ def _main(pipe: Pipe, plan: Plan, directory: Directory, stream: str, folder: str
         Path(folder, _FILE).write_text(json.dumps(spent))
 
 
-def _query(env: Environment, files: Sequence[str], arguments: argparse.Namespace) -> list[Stream]:
-    (stream,) = sources(env, files, arguments)
-    return [stream.key_by("key").window(tumbling("1s")).aggregate("per_key", **AGGREGATES)]
-
-
 @benchmark("source-path", "stage | CPU ns/tuple | times per million tuples | bytes copied per tuple | target")
 def _stage_rows(arguments: argparse.Namespace) -> Iterator[list[object]]:
     """A source from a Parquet file to the wire.
@@ -299,18 +276,19 @@ def _stage_rows(arguments: argparse.Namespace) -> Iterator[list[object]]:
     the socket.  Results compared as those of `throughput`.
     """
     measured: list[tuple[float, dict[str, list[int]]]] = []
+    count = TIMES * arguments.rows
     with tempfile.TemporaryDirectory() as folder:
         file = str(Path(folder, "in.parquet"))
-        generate(Path(file), rows=ROWS, keys=1_000, rate=50_000, seed=0)
+        generate(Path(file), rows=count, keys=1_000, rate=50_000, seed=0)
         for _ in range(ROUNDS):
-            plan, directory = make_plan(_query, [file], arguments, 1, 1)
-            results, cost = trio.run(partial(measure, plan, directory, ROWS, partial(_main, folder=folder)))
-            check_merge(results, plan, [file], arguments)
+            plan, directory = make_plan([file])
+            results, cost = trio.run(partial(measure, plan, directory, count, partial(_main, folder=folder)))
+            check_merge(results, plan, [file])
             measured.append((sum(cost.sources_ns), json.loads(Path(folder, _FILE).read_text())))
     whole_ns, spent = sorted(measured, key=lambda run: run[0])[ROUNDS // 2]
     for name, (ns, calls) in spent.items():
-        yield [name, f"{ns / ROWS:.1f}", f"{1e6 * calls / ROWS:,.1f}", STAGES[name].copied or "-", "-"]
-    rest = whole_ns - sum(ns for ns, _ in spent.values()) / ROWS
+        yield [name, f"{ns / count:.1f}", f"{1e6 * calls / count:,.1f}", STAGES[name].copied or "-", "-"]
+    rest = whole_ns - sum(ns for ns, _ in spent.values()) / count
     copied = sum(stage.copied for stage in STAGES.values()) + TUPLE_BYTES
     yield ["all else", f"{rest:.1f}", "-", TUPLE_BYTES, "-"]
     yield ["all", f"{whole_ns:.1f}", "-", copied, verdict(whole_ns, LIMIT_NS)]

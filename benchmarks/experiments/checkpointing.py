@@ -7,17 +7,15 @@ it, in the same seconds, the same node without a standby.  The window is full wh
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
 import yaml
 
-from benchmarks.experiments.played_run import PlayedRun, sleep_until
+from benchmarks.experiments.played_run import played, sleep_until
 from benchmarks.experiments.record import Plot, Row, experiment, once
 
 #: Tuples per second and source.
@@ -49,10 +47,8 @@ def checkpointing(quick: bool) -> Iterator[Row]:
 
 def _round(window: int, seconds: int, intervals: Sequence[int]) -> list[dict[str, float]]:
     """CPU of the nodes for each interval, at the same time, shares of a core."""
-    with tempfile.TemporaryDirectory() as made, ExitStack() as stack:
-        runs = [
-            PlayedRun(Path(made), _configuration(window, every, seconds), name=f"each{every}s") for every in intervals
-        ]
+    with ExitStack() as stack:
+        runs = [stack.enter_context(played(_configuration(window, every, seconds))) for every in intervals]
         for run in runs:
             stack.enter_context(run.started())
         sleep_until(max(run.begun_us() for run in runs), window + 2)

@@ -31,30 +31,6 @@ BURST_US: Final = 100 * MILLISECOND
 #: Both measures of the paper, with the model's.
 _BOTH: Final = "delay_s/model_delay_s tentative/model_tentative"
 
-# --- delaying new tuples reduces N_tentative: α is 1, corrections are by undo/redo, computing takes no time ---
-
-
-@experiment(
-    "delaying",
-    "DPC, section 6.1",
-    lambda quick: sweep(alpha_x_s=(1.0,) if quick else [n / 2 for n in range(1, 13)], policy=("delay", "process")),
-    Plot("alpha_x_s", "policy", _BOTH),
-)
-def delaying(quick: bool, alpha_x_s: float, policy: str) -> Row:
-    """Delaying reduces N_tentative."""
-    setup = Setup(
-        rate=60 if quick else 3000,
-        x_us=round(alpha_x_s * SECOND),
-        alpha=1.0,
-        failure=policy,
-        stabilization=policy,
-        reconcile="undo",
-        failure_us=(2 if quick else 5) * SECOND,
-        burst_us=BURST_US,
-    )
-    return beside(play(setup), expected(setup))
-
-
 # --- six combinations of policies on a node without a partner: who keeps X, and at what cost ---
 
 #: Tuples per second: a tenth of the paper's.
@@ -138,7 +114,7 @@ def chains(quick: bool, nodes: int, policies: str, replicas: int) -> Row:
         "tentative_most": counts[-1],
         "model_tentative": _chain_tentative(setup),
         "rec_done_s": max(corrected) / SECOND if corrected else None,
-        "findings": "; ".join(finding for run in runs for finding in run.findings),
+        "findings": [finding for run in runs for finding in run.findings],
     }
 
 
@@ -229,7 +205,7 @@ def serialisation(quick: bool, varied: str, width_ms: int) -> Row:
         "held": float(held.mean()),
         "most_held": int(held.max()),
         "model_held": INPUTS * COMES.rate * max(bucket_ms, boundary_ms) / 2_000,  # boundaries end buckets
-        "findings": "; ".join(map(str, outcome.findings)),
+        "findings": outcome.findings,
     }
 
 
@@ -285,5 +261,5 @@ def switching(quick: bool, lost_by: str, moment_ms: float) -> Row:
         "ordinary_ms": float(np.median(gaps)) / MILLISECOND,
         "gap_ms": float(gaps[around].max()) / MILLISECOND,
         "tentative": sum(len(batch) for _, batch in batches if batch.kind is Kind.TENTATIVE),
-        "findings": "; ".join([*map(str, outcome.findings), *outcome.skipped]),
+        "findings": [*outcome.findings, *outcome.skipped],
     }

@@ -20,8 +20,8 @@ import trio
 from benchmarks.cluster import (
     Process,
     Segment,
+    at_free_addresses,
     feeder_main,
-    free_address,
     node_main,
     numbered_buckets,
     pieces_of,
@@ -33,7 +33,7 @@ from benchmarks.experiments.record import Plot, Row, experiment
 from benchmarks.experiments.setup import CLIENT, FAILED, STREAMS, Setup, configuration
 from benchmarks.tables import demand
 from spe.config import load_data
-from spe.plan.deploy import Deployed, with_addresses
+from spe.plan.deploy import Deployed
 from spe.plan.plan import Limits
 from spe.runtime.production import tune_malloc
 from spe.stream.batch import Batch, Boundary, Int64Array, RecDone
@@ -67,8 +67,7 @@ def real_plan(setup: Setup) -> Deployed:
     """The set-up's plan at addresses of this machine."""
     plan, directory = load_data(configuration(setup))
     limits = replace(Limits(), input_bytes=2 << 30, output_bytes=2 << 30, suffix_bytes=2 << 30)
-    addresses = {name: free_address() for name in directory.addresses()}
-    return Deployed(replace(plan, limits=limits), with_addresses(directory, addresses))
+    return at_free_addresses(replace(plan, limits=limits), directory)
 
 
 def make_segment(encoder: ElementEncoder, at: int, segment: int, each: int, failure_s: int) -> Segment:

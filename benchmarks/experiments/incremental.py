@@ -15,26 +15,21 @@ It is recovered where five seconds begin in which they lag less than 1.2 times a
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from benchmarks.cpu import cores_of_ended
 from benchmarks.experiments.measures import CPU_S
-from benchmarks.experiments.played_run import PlayedRun
+from benchmarks.experiments.played_run import played
 from benchmarks.experiments.record import Row, experiment, sweep
-from replicas.cli.run.recorded_history import recorded_history
 from replicas.faults.model import Fault
 from replicas.planning.cluster_topology import partitions_of, topology_of
 from replicas.planning.recovery.goals import OutputFidelity
 from replicas.simulation.scenarios.scenario import Scenario
 from replicas.simulation.simulate import simulate
 from replicas.simulation.world.clock import EPOCH_US
-from spe.config import load
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.plots import Line, Panel
@@ -83,7 +78,6 @@ class Case:
     """
 
     order: str
-    each: int
     lost: Mapping[int, float]
     arrive: Sequence[float]
     lasts: float
@@ -99,7 +93,7 @@ class Case:
         """The nodes that hold the checkpoints of an operator."""
         if self.order in VALUES:
             return [f"b{at}" for at in range(1, len(self.arrive) + 1)]
-        return [f"b{min(operator // self.each, len(self.arrive) - 1) + 1}"]
+        return [f"b{min(operator // EACH, len(self.arrive) - 1) + 1}"]
 
     def faults(self) -> list[dict[str, Any]]:
         """As a file of faults has them."""
@@ -119,7 +113,7 @@ def arrivals(order: str, apart: float, after: float) -> Case:
         arrive = [arrive[-1]] * 4
     elif order == "standbys everywhere":
         arrive = [0.0] * 4
-    return Case(order, EACH, dict.fromkeys(range(1, 5), 0.0), arrive, apart * 4 + after)
+    return Case(order, dict.fromkeys(range(1, 5), 0.0), arrive, apart * 4 + after)
 
 
 @experiment(
@@ -139,14 +133,10 @@ def incremental(quick: bool, order: str) -> Row:
 
 def _real(case: Case) -> Row:
     """The same with real processes."""
-    with tempfile.TemporaryDirectory() as made:
-        run = PlayedRun(Path(made), configuration(case, RATES[0]), case.faults())
-        cores_used = cores_of_ended()
+    with played(configuration(case, RATES[0]), case.faults()) as run:
         findings = run.play()
-        cores = cores_used()
-        plan, directory = load(run.config)
-        history = recorded_history(plan, directory, run.path)
-        return {**measured(case, plan, directory, history, run.first_us()), "cores": cores, "findings": findings}
+        figures = measured(case, *run.deployed, run.history(), run.first_us())
+        return {**figures, "cores": run.cores, "findings": findings}
 
 
 def simulated(case: Case) -> Row:
@@ -157,7 +147,7 @@ def simulated(case: Case) -> Row:
     scenario = Scenario(1, configuration(case, RATES[1]), options, faults, round(case.ends * SECOND))
     plan, directory = scenario.deployed()
     outcome = simulate(scenario, cpu_s=CPU_S)
-    findings = "; ".join(str(f) for f in outcome.findings if not (case.replays and f.rule == "outputs are truncated"))
+    findings = [f for f in outcome.findings if not (case.replays and f.rule == "outputs are truncated")]
     return {**measured(case, plan, directory, outcome.history, EPOCH_US), "cores": None, "findings": findings}
 
 
@@ -234,7 +224,7 @@ def _depending(case: Case) -> list[int]:
     """Queries that depend on something that was lost, by their places in ``QUERIES``."""
     lost: set[int] = set()
     for at, reads in enumerate(READS):
-        if at // case.each + 1 in case.lost or lost.intersection(reads):
+        if at // EACH + 1 in case.lost or lost.intersection(reads):
             lost.add(at)
     return [query for query, at in enumerate(QUERIES) if at in lost]
 
@@ -281,7 +271,7 @@ def _served(
 
 
 def configuration(case: Case, rate: int) -> dict[str, Any]:
-    """Each operator in a fragment of its own; the first node runs the first ``each`` of them, and so on."""
+    """Each operator in a fragment of its own; the first node runs the first four of them, and so on."""
     total = {"compute": {"total": "sum(total)"}, "group_by": "k", "window": {"tumbling": "500ms"}}
     query: dict[str, Any] = {}
     fragments: dict[str, Any] = {}
@@ -297,12 +287,12 @@ def configuration(case: Case, rate: int) -> dict[str, Any]:
             query[name] = {"aggregate": {"from": [*above, *operators][-1]} | total}
         fragments[name] = {
             "operators": [*operators, name],
-            "replicas": [f"n{at // case.each + 1}"],
+            "replicas": [f"n{at // EACH + 1}"],
             "standby": case.hosts(at),
             "checkpoint": "1h" if case.replays else f"{CHECKPOINT_S}s",
         }
     outputs = [f"o{at}" for at in QUERIES]
-    nodes = [f"n{n}" for n in range(1, (len(READS) - 1) // case.each + 2)]
+    nodes = [f"n{n}" for n in range(1, (len(READS) - 1) // EACH + 2)]
     generator = {"name": "sequence", "rate": rate, "duration": f"{case.ends:g}s"}
     made: dict[str, Any] = {
         "cluster": "queries",
@@ -317,7 +307,7 @@ def configuration(case: Case, rate: int) -> dict[str, Any]:
         "clients": {"client": {"reads": outputs}},
     }
     if case.order in VALUES:
-        loads = dict.fromkeys(fragments, 0.8 / case.each)
+        loads = dict.fromkeys(fragments, 0.8 / EACH)
         made["recovery"] = {"value": VALUES[case.order], "loads": loads}
     return made
 
@@ -344,12 +334,8 @@ def availability(rows: Sequence[Row], by: str) -> list[Panel]:
 # * one, two, three in sequence: nodes of four are lost 5 s apart; the holders of their checkpoints stay.  Beside
 #   each the baseline of figure 9: with each loss all that runs begins anew from the sources' logs.  A node works four
 #   times as fast as rows come.
-# * two for good: of four nodes, and one comes, with room for one of them; nobody else does (figure 10).
-# * four, eight: of eight nodes with two operators each, so many are lost together, from the last on or from the first
-#   one on; as many come, 3 s apart, in the coordinator's order.
 
 APART_S = 3.0
-BY_TWO = 8
 #: Duration of a slice of work where that counts.
 TURN_US = SLICE_US // 4
 
@@ -357,22 +343,14 @@ TURN_US = SLICE_US // 4
 def cases(quick: bool) -> Iterator[tuple[str, Case]]:
     """(what happens, how)."""
     away = [0.0, 0.0, 0.0, 0.0]
-    yield "downstream", Case("operators", EACH, {4: 0.0}, [*away[:3], APART_S], 15)
-    yield "upstream", Case("operators", EACH, {1: 0.0}, [APART_S, *away[:3]], 15)
+    yield "downstream", Case("operators", {4: 0.0}, [*away[:3], APART_S], 15)
+    yield "upstream", Case("operators", {1: 0.0}, [APART_S, *away[:3]], 15)
     if quick:
         return
     for many in (1, 2, 3):
         lost = {n: 5.0 * (n - 1) for n in range(1, many + 1)}
         for name, replays in (("in sequence", False), ("in sequence, all replay", True)):
-            yield f"{many} {name}", Case("operators", EACH, lost, away, 35, TURN_US, replays)
-    yield "two for good", Case("complete queries", EACH, {3: 0.0, 4: 0.0}, [APART_S], 15)
-    for many in (4, 8):
-        arrive = [APART_S * n for n in range(1, many + 1)]
-        for name, first in (("last", BY_TWO - many + 1), ("first", 1)):
-            lost = dict.fromkeys(range(first, first + many), 0.0)
-            if many < BY_TWO or name == "first":
-                label = f"{many} nodes" if many == BY_TWO else f"{many} nodes from the {name}"
-                yield label, Case("complete queries", 2, lost, arrive, APART_S * many + 8)
+            yield f"{many} {name}", Case("operators", lost, away, 35, TURN_US, replays)
 
 
 @experiment(

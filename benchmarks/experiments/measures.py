@@ -159,5 +159,5 @@ def beside(ours: Measured, model: Expected) -> Row:
         "model_tentative": model.tentative,
         "tentative_off": None if not model.tentative else ours.tentative / model.tentative - 1,
         "outage_s": ours.outage_us / SECOND,
-        "findings": "; ".join(ours.findings),
+        "findings": ours.findings,
     }

@@ -15,18 +15,16 @@ Delay of a bucket of tuple time: from its end until the client has all results b
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import yaml
 
-from benchmarks.experiments.played_run import PlayedRun, printed_by, sleep_until
+from benchmarks.experiments.played_run import PlayedRun, played, printed_by, sleep_until
 from benchmarks.experiments.record import Plot, Row, experiment
 from replicas.cli import control
 from replicas.cli.move import move
@@ -111,8 +109,7 @@ def _points(quick: bool) -> Iterator[Row]:
 def migration(quick: bool, groups: int, replayed: int, method: str) -> Row:
     """Migration of a keyed sum."""
     times = QUICK if quick else ORDINARY
-    with tempfile.TemporaryDirectory() as made:
-        run = PlayedRun(Path(made), _configuration(method, groups, round(replayed / times.age), times))
+    with played(_configuration(method, groups, round(replayed / times.age), times)) as run:
         with run.started():
             watched = _watch(method, times, run)
             findings = run.end(PATIENCE_S)
@@ -190,8 +187,6 @@ def _figures(method: str, times: Times, run: PlayedRun, watched: _Watched, findi
         done_us = _ends(order_us, order_us + window_us)[last] + int(delays[last])
     before_us = _p99_us(seen, begins, begins + window_us, done_us - order_us)
     p99_us = float(np.percentile(_delays(seen, order_us, done_us), 99))
-    if seen.tentative and method in LIVE:
-        findings = "; ".join(filter(None, [findings, f"{seen.tentative} tentative tuples"]))
     return {
         "completion_s": float(done_us - order_us) / SECOND,
         "silence_ms": _silence_us(seen.arrived, order_us, done_us) / MILLISECOND,
@@ -200,7 +195,7 @@ def _figures(method: str, times: Times, run: PlayedRun, watched: _Watched, findi
         "times_before": p99_us / before_us,
         "tentative": seen.tentative,
         "more_cpu_s": None if method == "cpa" else watched.cpu_after - watched.cpu_before,
-        "findings": findings,
+        "findings": [findings, f"{seen.tentative} tentative tuples" if seen.tentative and method in LIVE else ""],
     }
 
 

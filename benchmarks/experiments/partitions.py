@@ -1,24 +1,21 @@
 """The cost of many partitions on two nodes at one total rate: partitions move, so there are many of them.
 
 Two sources, merged and counted per second and key, in partitions by key, each on one of two node processes in turn; a
-client reads all of them.  Then the same with sources that send hardly more than boundaries.  Delay of a result: from
-the end of its second until the client has it; of those that come within two seconds after the end, a share that is
-below 1 where connections broke because the machine had too much to do.
+client reads all of them.  Delay of a result: from the end of its second until the client has it.  ``came``: share of
+the tuples in results that come within two seconds; below 1 where the machine had too much to do for its connections.
 """
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections import Counter
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import yaml
 
 from benchmarks.cpu import memory_mib
-from benchmarks.experiments.played_run import PlayedRun, sleep_until
+from benchmarks.experiments.played_run import PlayedRun, played, sleep_until
 from benchmarks.experiments.record import Plot, Row, experiment, sweep
 from benchmarks.tables import demand
 from spe.stream.batch import Batch
@@ -27,9 +24,8 @@ from spe.stream.times import SECOND
 
 NODES: Final = ("n1", "n2")
 SOURCES: Final = ("a", "b")
-#: Tuples per second of each source; while idle.
+#: Tuples per second of each source.
 RATE: Final = 10_000
-IDLE: Final = 1
 KEYS: Final = 10_000
 #: After the measured seconds, for late results.
 GRACE_S: Final = 2.0
@@ -39,7 +35,7 @@ GRACE_S: Final = 2.0
     "partitions",
     "no paper",
     lambda quick: sweep(partitions=(2, 10) if quick else (2, 10, 100, 300)),
-    Plot("partitions", "", "nodes_cpu idle_nodes_cpu p99_ms memory_mb"),
+    Plot("partitions", "", "nodes_cpu p99_ms memory_mb"),
     runs=5,
 )
 def partitions(quick: bool, partitions: int) -> Row:
@@ -47,20 +43,8 @@ def partitions(quick: bool, partitions: int) -> Row:
 
     CPU in cores of all nodes or sources together; the memory of the larger node.
     """
-    busy, idle = (_played(partitions, rate, *((2.0, 2.0) if quick else (4.0, 10.0))) for rate in (RATE, IDLE))
-    return {
-        **busy,
-        "idle_nodes_cpu": idle["nodes_cpu"],
-        "idle_each": idle["nodes_cpu"] / partitions,
-        "idle_sources_cpu": idle["sources_cpu"],
-        "tentative": max(busy["tentative"], idle["tentative"]),
-        "findings": "; ".join(filter(None, (busy["findings"], idle["findings"]))),
-    }
-
-
-def _played(many: int, rate: int, warm_up: float, seconds: float) -> Row:
-    with tempfile.TemporaryDirectory() as made:
-        run = PlayedRun(Path(made), _configuration(many, rate, warm_up + seconds + GRACE_S))
+    warm_up, seconds = (2.0, 2.0) if quick else (4.0, 10.0)
+    with played(_configuration(partitions, warm_up + seconds + GRACE_S)) as run:
         with run.started():
             sleep_until(run.begun_us(), warm_up)
             before, begun_us = run.cpu(), time.time_ns() // 1000
@@ -74,12 +58,12 @@ def _played(many: int, rate: int, warm_up: float, seconds: float) -> Row:
             "nodes_cpu": sum(cpu[name] for name in NODES),
             "sources_cpu": sum(cpu[f"source:{name}"] for name in SOURCES),
             "memory_mb": memory,
-            **_results(run, many, rate, begun_us, begun_us + round(seconds * SECOND)),
+            **_results(run, partitions, begun_us, begun_us + round(seconds * SECOND)),
             "findings": findings,
         }
 
 
-def _results(run: PlayedRun, many: int, rate: int, since_us: int, until_us: int) -> Row:
+def _results(run: PlayedRun, many: int, since_us: int, until_us: int) -> Row:
     """Delays of results whose second ended in this period; the least share of the tuples of a second in its results.
 
     Raises WrongResult where results count more tuples than there were.
@@ -99,15 +83,15 @@ def _results(run: PlayedRun, many: int, rate: int, since_us: int, until_us: int)
             if change.arrived_us < until_us + GRACE_S * SECOND:
                 for second, tuples in zip(ends[mine].tolist(), count[mine].tolist(), strict=True):
                     counts[second] += tuples
-    total = rate * len(SOURCES)
+    total = RATE * len(SOURCES)
     demand(max(counts.values(), default=0) <= total, f"more than {total} tuples per second: {counts}")
     p50, p99 = (float(np.percentile(delays, p)) for p in (50, 99))
-    came = min(counts.values(), default=0) / total if rate > IDLE else 1.0
+    came = min(counts.values(), default=0) / total
     return {"p50_ms": p50, "p99_ms": p99, "came": came, "tentative": tentative}
 
 
-def _configuration(many: int, rate: int, lasts_s: float) -> dict[str, Any]:
-    generator = f"name: orders, rate: {rate}, keys: {KEYS}, duration: {lasts_s:g}s"
+def _configuration(many: int, lasts_s: float) -> dict[str, Any]:
+    generator = f"name: orders, rate: {RATE}, keys: {KEYS}, duration: {lasts_s:g}s"
     config: dict[str, Any] = yaml.safe_load(f"""
 cluster: partitions
 bucket: 100ms

@@ -7,19 +7,24 @@ import io
 import json
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
-from benchmarks.cpu import cpu_of
+from benchmarks.cpu import cpu_of, cpu_of_children
+from replicas.cli.run.recorded_history import recorded_history
 from replicas.client.recorder import read_recording
 from spe.config import load
 from spe.log.recording import channel_folder, client_folder
+from spe.plan.deploy import Deployed
 from spe.runtime.storage import DiskStorage
 from spe.stream.change import Change
+from spe.stream.history import History
 from spe.stream.ids import Channel
 from spe.stream.names import StreamId
 from spe.stream.times import SECOND
@@ -34,17 +39,22 @@ Event = Mapping[str, Any]
 
 
 class PlayedRun:
-    """A run in a folder: ``NAME.yaml``, its faults, and its directory ``NAME``."""
+    """A run in a folder: ``run.yaml``, its faults, and its directory ``run``.
 
-    def __init__(self, folder: Path, config: Mapping[str, Any], faults: Sequence[Any] = (), name: str = "run") -> None:
-        self.config, self.path = folder / f"{name}.yaml", folder / name
+    Attributes:
+      cores: in use by all its processes in the mean, once it has ended.
+    """
+
+    def __init__(self, folder: Path, config: Mapping[str, Any], faults: Sequence[Any] = ()) -> None:
+        self.config, self.path = folder / "run.yaml", folder / "run"
         self.config.write_text(yaml.safe_dump(dict(config), sort_keys=False))
         self._command: list[Any] = [*PROGRAM, "run", self.config, "--run-dir", self.path, "--no-view"]
         if faults:
-            schedule = folder / f"{name}_faults.yaml"
+            schedule = folder / "faults.yaml"
             schedule.write_text(yaml.safe_dump(list(faults)))
             self._command += ["--faults", schedule]
         self.process: subprocess.Popen[str] | None = None
+        self.cores = 0.0
         self._cpu: dict[str, float] = {}
 
     def play(self, patience_s: float = 300) -> str:
@@ -55,6 +65,7 @@ class PlayedRun:
     @contextlib.contextmanager
     def started(self) -> Iterator[None]:
         """The run goes on meanwhile; it is stopped where it has not ended."""
+        begun, before = time.monotonic(), cpu_of_children()
         with subprocess.Popen(
             self._command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         ) as self.process:
@@ -62,6 +73,7 @@ class PlayedRun:
                 yield
             finally:
                 self.process.terminate()
+        self.cores = (cpu_of_children() - before) / (time.monotonic() - begun)
 
     def end(self, patience_s: float) -> str:
         """Waits for its end; what it printed if it failed, else ""."""
@@ -107,11 +119,18 @@ class PlayedRun:
                 self._cpu[name] = cpu_of(pid)
         return dict(self._cpu)
 
+    @cached_property
+    def deployed(self) -> Deployed:
+        return load(self.config)
+
+    def history(self) -> History:
+        return recorded_history(*self.deployed, self.path)
+
     def recorded(self, stream: str, partition: int = 0) -> Iterator[Change]:
         """The changes of a channel that its client ``client`` recorded."""
-        plan, channel = load(self.config).plan, Channel(StreamId(stream), partition)
-        folder = channel_folder(client_folder("client"), channel)
-        return read_recording(DiskStorage(self.path), folder, plan.query.schema_of(channel.stream))
+        channel = Channel(StreamId(stream), partition)
+        folder, schema = channel_folder(client_folder("client"), channel), self.deployed.plan.query.schema_of(stream)
+        return read_recording(DiskStorage(self.path), folder, schema)
 
     def report(self, patience_s: float = 300) -> tuple[Mapping[str, Any], str]:
         """The report of ``spe report``, and what that printed if it failed."""
@@ -119,6 +138,13 @@ class PlayedRun:
         judged = subprocess.run(command, capture_output=True, text=True, timeout=patience_s, check=False)
         report = json.loads((self.path / "report" / "report.json").read_text())
         return report, (judged.stdout + judged.stderr)[-_SHOWN:] if judged.returncode else ""
+
+
+@contextlib.contextmanager
+def played(config: Mapping[str, Any], faults: Sequence[Any] = ()) -> Iterator[PlayedRun]:
+    """A run in a temporary folder, that is yet to be started."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield PlayedRun(Path(folder), config, faults)
 
 
 def sleep_until(since_us: int, seconds: float) -> None:

@@ -7,10 +7,8 @@ processes, with larger states: the moves of all runs, and the CPU of all process
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from random import Random
 from statistics import median
 from typing import Any, Final, NamedTuple
@@ -18,16 +16,15 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import trio
 
-from benchmarks.cpu import cores_of_ended
-from benchmarks.experiments.played_run import PlayedRun, printed_by
+from benchmarks.experiments.played_run import PlayedRun, played, printed_by
 from benchmarks.experiments.record import Plot, Row, experiment, once
+from consistency.faults.kind import LinkFaults
 from replicas.cli.move import move
 from replicas.placement.deciders.move import MovePhase
 from replicas.simulation.scenarios.scenario import Scenario
 from replicas.simulation.world.clock import JumpClock
 from replicas.simulation.world.cluster import SimCluster
 from replicas.simulation.world.host import seeded_scheduling
-from replicas.simulation.world.link import LinkState
 from spe.plan.directory import COORDINATOR, Role
 from spe.stream.ids import PartitionId
 from spe.stream.names import NodeId, UnitId
@@ -115,7 +112,7 @@ def moves_of(seed: int, speed: int, many: int) -> list[_Moved]:
         plan, directory = Scenario(
             seed, _configuration({"heartbeat": random.choice(["50ms", "100ms", "200ms"])}, GROUPS, _RATE, _END_S)
         ).deployed()
-        async with SimCluster(plan, directory, seed=seed, link=LinkState(bytes_per_s=speed)) as cluster:
+        async with SimCluster(plan, directory, seed=seed, link=LinkFaults(bytes_per_s=speed)) as cluster:
             await cluster.start()
             await trio.sleep(_BEGIN_S)
             assert cluster.coordinator is not None
@@ -143,9 +140,7 @@ def real_moves_of(seed: int, many: int) -> tuple[list[_Moved], float]:
     """The same of real processes, which run until all moves are made; and the cores that they used in the mean."""
     random = Random(f"predicting {seed}")
     end_s = _BEGIN_S + 4 * many + 10 if many < MOVES else _REAL_END_S
-    with tempfile.TemporaryDirectory() as made:
-        run = PlayedRun(Path(made), _configuration({}, REAL_GROUPS, _REAL_RATE, end_s))
-        cores_used = cores_of_ended()
+    with played(_configuration({}, REAL_GROUPS, _REAL_RATE, end_s)) as run:
         begun = time.monotonic()
         with run.started():
             run.wait_for("coordinator_began", COORDINATOR)
@@ -158,7 +153,7 @@ def real_moves_of(seed: int, many: int) -> tuple[list[_Moved], float]:
                 hosts[unit] = target
                 while _phase_of(run, number) not in ("done", "dropped") and time.monotonic() - begun < end_s:
                     time.sleep(0.1)
-        return _real_moves(run), cores_used()
+        return _real_moves(run), run.cores
 
 
 def _real_moves(run: PlayedRun) -> list[_Moved]:

@@ -73,8 +73,8 @@ class Experiment:
     Attributes:
       paper: and its section or figure.
       points: the varied columns of each row; takes whether only a few small runs are wanted.
-      measure: (quick, **point) -> the measured columns, or rows of them; ``findings`` says what broke a promise.  The
-        first line of its docstring is the title.
+      measure: (quick, **point) -> the measured columns, or rows of them; ``findings`` says what broke a promise, one or
+        several; empty ones do not count.  The first line of its docstring is the title.
       plots: how the rows are drawn.
       runs: how often each point is measured where ``--runs`` does not say; None: once.
       tries: each of these runs is a row of its own; else a row has their medians.
@@ -128,13 +128,15 @@ def _as_rows(measured: Row | Iterable[Row]) -> Iterable[Row]:
 def _combined(rows: Sequence[Row]) -> Row:
     """The same point of several runs; a number that one of them does not have is not known."""
     combined: dict[str, Any] = {}
-    for name in rows[0]:
+    for name in (name for name in rows[0] if name != "findings"):
         values = [row[name] for row in rows]
         if len(rows) == 1 or isinstance(values[0], str):
             combined[name] = values[0]
         else:
             combined[name] = None if None in values else _WORST.get(name, median)(values)
-    return combined | {"findings": "; ".join(row["findings"] for row in rows if row.get("findings"))}
+    findings = [row.get("findings", ()) for row in rows]
+    every = [str(f) for of_run in findings for f in ([of_run] if isinstance(of_run, str) else of_run)]
+    return combined | {"findings": "; ".join(filter(None, every))}
 
 
 def sweep(**columns: Iterable[Any]) -> list[dict[str, Any]]:

@@ -15,18 +15,15 @@ input of its window, twice.
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil
-from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.experiments.measures import CPU_S
-from benchmarks.experiments.played_run import PlayedRun
+from benchmarks.experiments.played_run import PlayedRun, played
 from benchmarks.experiments.record import Plot, Row, experiment
 from consistency.checking.finding import Finding
-from replicas.cli.run.recorded_history import recorded_history
 from replicas.faults.model import Fault
 from replicas.planning.cluster_topology import partitions_of, topology_of
 from replicas.planning.search import PlanningProblem
@@ -34,12 +31,12 @@ from replicas.planning.structure import structure_aware
 from replicas.simulation.scenarios.scenario import Scenario
 from replicas.simulation.simulate import simulate
 from replicas.simulation.world.clock import EPOCH_US
-from spe.config import load, load_data
+from spe.config import load_data
 from spe.plan.delays import source_epoch
 from spe.stream.batch import Batch, Boundary
 from spe.stream.history import Delivered, History
 from spe.stream.names import Kind
-from spe.stream.times import MILLISECOND, SECOND
+from spe.stream.times import END_OF_TIME, MILLISECOND, SECOND
 
 SOURCES: Final = 2
 #: Source tasks of the paper for each of ours.
@@ -60,8 +57,6 @@ SWEEPS: Final = (
 )
 #: Active replicas where half of the fifteen have one.
 HALF: Final = 7
-#: A client has caught up when it lags at most so much more than before.
-CAUGHT_UP_US: Final = SECOND
 REPLAY: Final = "1h"
 #: After the end of the sources, for late corrections; where outputs are kept all of it passes.
 GRACE_US: Final = 15 * SECOND
@@ -143,14 +138,10 @@ def recovery(_: bool, how: str, dies: str, rate: int, window_s: int, checkpoint:
     active = ALL if how == "active" else half() if how == "half active" else NONE
     case = Case(rate, window_s, checkpoint, active, dies == "one")
     outcome = simulate(_scenario(case), cpu_s=CPU_S)
-    tentative_us, passed_us, caught_up_us = _times(case, outcome.history)
     return {
         "checkpoint_s": float(checkpoint.removesuffix("s")) if how.startswith("checkpoint") else None,
-        "tentative_s": None if tentative_us is None else tentative_us / SECOND,
-        "recovered_s": None if passed_us is None else passed_us / SECOND,
-        "caught_up_s": None if caught_up_us is None else caught_up_us / SECOND,
-        "times": None if not tentative_us or passed_us is None else passed_us / tentative_us,
-        "findings": "; ".join(str(f) for f in outcome.findings if not _kept_on_purpose(case, f)),
+        **_times(outcome.history, case.fails_us, case.dead_us, lambda time_us: time_us - EPOCH_US),
+        "findings": [f for f in outcome.findings if not _kept_on_purpose(case, f)],
     }
 
 
@@ -160,25 +151,24 @@ def _kept_on_purpose(case: Case, finding: Finding) -> bool:
     return late and finding.rule == "outputs are truncated"
 
 
-def _times(case: Case, history: History) -> tuple[int | None, int | None, int | None]:
-    """Microseconds from the failure until the client has tentative tuples, all earlier input stable, and no lag."""
-    tentative = passed = caught_up = None
-    ordinary = 0
+def _times(history: History, failed_us: int, dead_us: int, made: Callable[[int], int]) -> Row:
+    """Seconds from the failure until the client has tentative tuples, and all earlier input, stable.
+
+    Args:
+      dead_us: how long after the failure the history counts.
+      made: gives the time in the history at which tuples of a tuple time were made.
+    """
+    tentative = passed = None
     for event in history:
-        if not isinstance(event, Delivered) or event.at_us >= case.fails_us + case.dead_us:
+        if not isinstance(event, Delivered) or not 0 < (since_us := event.at_us - failed_us) < dead_us:
             continue
-        element, since = event.element, event.at_us - case.fails_us
-        if isinstance(element, Batch) and element.kind is Kind.TENTATIVE and since > 0 and tentative is None:
+        element, since = event.element, since_us / SECOND
+        if tentative is None and isinstance(element, Batch) and element.kind is Kind.TENTATIVE:
             tentative = since
-        if isinstance(element, Boundary) and element.kind is Kind.STABLE:
-            lag = event.at_us + EPOCH_US - element.time
-            if since < 0:
-                ordinary = max(ordinary, lag) if event.at_us > case.fails_us - 5 * SECOND else 0
-            elif passed is None and element.time >= EPOCH_US + case.fails_us:
-                passed = since
-            if since > 0 and passed is not None and caught_up is None and lag <= ordinary + CAUGHT_UP_US:
-                caught_up = since
-    return tentative, passed, caught_up
+        elif passed is None and isinstance(element, Boundary) and element.kind is Kind.STABLE:
+            passed = since if made(element.time) >= failed_us else None
+    times = None if tentative is None or passed is None else passed / tentative
+    return {"tentative_s": tentative, "recovered_s": passed, "times": times}
 
 
 def _scenario(case: Case) -> Scenario:
@@ -293,34 +283,19 @@ def takeover(_: bool, how: str, dies: str) -> Row:
     dead = ["n4_0"] if dies == "one" else [f"n{level}_{p}" for level in REAL_LEVELS for p in range(level)]
     away = f"{LASTS_S - FAILS_S + 5}s"
     faults = [{"at": f"{FAILS_S}s", "kind": "kill", "target": node, "for": away} for node in dead]
-    with tempfile.TemporaryDirectory() as made:
-        run = PlayedRun(Path(made), _real_configuration(WAYS[how], how == "active"), faults)
+    with played(_real_configuration(WAYS[how], how == "active"), faults) as run:
         findings = run.play()
         return {**_real_times(run), "findings": findings}
 
 
 def _real_times(run: PlayedRun) -> dict[str, Any]:
-    """Seconds from the kill until the client has a tentative tuple, and all that was due by then, stable."""
-    plan, directory = load(run.config)
-    first_us = run.first_us()
-    killed_us = min(int(line["t"]) for line in run.events("process_killed"))
-    epoch = source_epoch(next(iter(plan.sources.values())), int(run.events("begin")[0]["begun_us"]))
+    first_us, killed_us = run.first_us(), min(int(line["t"]) for line in run.events("process_killed"))
+    epoch = source_epoch(next(iter(run.deployed.plan.sources.values())), int(run.events("begin")[0]["begun_us"]))
     assert epoch is not None
-    tentative = passed = None
-    for event in recorded_history(plan, directory, run.path):
-        if not isinstance(event, Delivered) or (since := event.at_us + first_us - killed_us) < 0:
-            continue
-        element = event.element
-        if tentative is None and isinstance(element, Batch) and element.kind is Kind.TENTATIVE:
-            tentative = since / SECOND
-        stable = isinstance(element, Boundary) and element.kind is Kind.STABLE
-        if passed is None and stable and epoch.created_us(element.time) >= killed_us:
-            passed = since / SECOND
+    history, made = run.history(), lambda time_us: epoch.created_us(time_us) - first_us
     return {
         "checkpoints_old_s": _oldest(run, killed_us),
-        "tentative_s": tentative,
-        "recovered_s": passed,
-        "times": None if not tentative or passed is None else passed / tentative,
+        **_times(history, killed_us - first_us, END_OF_TIME, made),
     }
 
 

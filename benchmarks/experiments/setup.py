@@ -36,7 +36,6 @@ class Setup:
       failure_us: how long the stream is out; 0: nothing fails.
       burst_us: what a source makes within this time comes in its first quarter; 0: evenly.  Fewer, larger batches, for
         the simulator's sake: of 100 ms they leave all figures as they are.
-      reconcile: checkpoint or undo.
       speed: tuples that a node reprocesses per second while it reconciles; None: that takes no time.
     """
 
@@ -52,7 +51,6 @@ class Setup:
     boundary_us: int = 100 * MILLISECOND
     failure_us: int = 5 * SECOND
     burst_us: int = 0
-    reconcile: str = "checkpoint"
     speed: int | None = None
     seed: int = 1
 
@@ -131,7 +129,6 @@ def configuration(setup: Setup) -> dict[str, Any]:
             "x": show_duration(setup.x_us),
             "alpha": setup.alpha,
             "policy": {"failure": setup.failure, "stabilization": setup.stabilization},
-            "reconcile": setup.reconcile,
         },
         "nodes": [node for place in range(1, setup.depth + 1) for node in setup.nodes(place)],
         "sources": {

@@ -11,15 +11,12 @@ kept, a verdict other than CONSISTENT.
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
-from benchmarks.cpu import cores_of_ended
-from benchmarks.experiments.played_run import CONFIGS, PlayedRun, printed_by, sleep_until
+from benchmarks.experiments.played_run import CONFIGS, PlayedRun, played, printed_by, sleep_until
 from benchmarks.experiments.record import Plot, Row, experiment, once
 from replicas.cli.certs import certs
 from replicas.cli.move import drain, move
@@ -42,18 +39,20 @@ def lifecycle(quick: bool) -> Iterator[Row]:
     ``quick``: 0.6 times as long, with a fifth of the groups.
     """
     times = 0.6 if quick else 1.0
-    config = yaml.safe_load((CONFIGS / "lifecycle.yaml").read_text())
-    faults = yaml.safe_load((CONFIGS / "faults" / "lifecycle.yaml").read_text())
+    config, faults = _configured("lifecycle")
     if quick:
         _shorten(config, faults, times)
-    with tempfile.TemporaryDirectory() as made:
-        run = PlayedRun(Path(made), config | {"security": {"certificates": str(Path(made) / "keys")}}, faults)
+    with played(config | {"security": {"certificates": "keys"}}, faults) as run:
         _refusal(certs, run.config, None, 30)
-        cores_used = cores_of_ended()
         problems = _played(run, times)
-        cores = cores_used()
         report, misjudged = run.report(_PATIENCE_S)
-        yield from ({"cores": None, **row} for row in _rows(report, faults, [*problems, misjudged], cores))
+        yield from ({"cores": None, **row} for row in _rows(report, faults, [*problems, misjudged], run.cores))
+
+
+def _configured(name: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """A configuration and its faults."""
+    config, faults = (yaml.safe_load((CONFIGS / at / f"{name}.yaml").read_text()) for at in ("", "faults"))
+    return config, faults
 
 
 def _shorten(config: dict[str, Any], faults: list[dict[str, Any]], times: float) -> None:
@@ -112,7 +111,7 @@ def _rows(
             "longest_s": max(((m["until_us"] - m["from_us"]) / SECOND for m in made if m["until_us"]), default=None),
             "delay_s": max((m["delay_max_us"] / SECOND for m in made), default=None),
             "tentative": sum(m["tentative"] for m in made),
-            "findings": "; ".join(dropped if made else ["nothing moved"]),
+            "findings": dropped if made else "nothing moved",
         }
     fails_us = round(min(float(f["at"].removesuffix("s")) for f in faults) * SECOND)
     ends_us = fails_us + round(max(float(f["for"].removesuffix("s")) for f in faults) * SECOND)
@@ -120,7 +119,7 @@ def _rows(
     outputs = report["outputs"]
     bins = [(b["at_us"], b["at_us"] + output["bin_us"], b["tentative"]) for output in outputs for b in output["bins"]]
     outside = sum(count for since, until, count in bins if until <= fails_us or since >= ends_us)
-    findings = [*filter(None, problems), *([f"{outside} tentative tuples outside the failure"] if outside else [])]
+    findings = [*problems, f"{outside} tentative tuples outside the failure" if outside else ""]
     findings += [f"{o['output']}: X not kept: {o['delay']['why']}" for o in outputs if not o["delay"]["kept"]]
     took = [o["healing"]["took_us"] for o in outputs if o["healing"]["took_us"] is not None]
     yield {
@@ -129,7 +128,7 @@ def _rows(
         "longest_s": max(took, default=0) / SECOND,
         "delay_s": max(o["delay"]["max_us"] or 0 for o in outputs) / SECOND,
         "tentative": sum(o["tentative"]["count"] for o in outputs),
-        "findings": "; ".join(findings),
+        "findings": findings,
     }
     yield {
         "part": report["verdict"],
@@ -138,7 +137,7 @@ def _rows(
         "delay_s": None,
         "tentative": outside,
         "cores": cores,
-        "findings": "" if report["verdict"] == "CONSISTENT" else "; ".join(map(str, report["reasons"])),
+        "findings": () if report["verdict"] == "CONSISTENT" else report["reasons"],
     }
 
 
@@ -160,12 +159,10 @@ def million(quick: bool) -> Row:
     What was loaded and replayed, what that took and was expected to, and how long the application had no stable result
     beside the time in which no process was there.  ``quick``: a tenth of the groups.
     """
-    config = yaml.safe_load((CONFIGS / "million_groups.yaml").read_text())
-    faults = yaml.safe_load((CONFIGS / "faults" / "million_groups.yaml").read_text())
+    config, faults = _configured("million_groups")
     if quick:
         _shrink(config, faults)
-    with tempfile.TemporaryDirectory() as made:
-        run = PlayedRun(Path(made), config, faults)
+    with played(config, faults) as run:
         failed = run.play(_PATIENCE_S)
         report, misjudged = run.report(_PATIENCE_S)
         figures, findings = _figures(run, max(float(fault["for"].removesuffix("s")) for fault in faults))
@@ -174,8 +171,7 @@ def million(quick: bool) -> Row:
         findings.append(f"more than {limit_s:g} s")
     if report["verdict"] != "CONSISTENT":
         findings.append(f"{report['verdict']}: {report['reasons']}")
-    findings += filter(None, (failed, misjudged))
-    return {**figures, "verdict": report["verdict"], "findings": "; ".join(findings)}
+    return {**figures, "verdict": report["verdict"], "findings": [*findings, failed, misjudged]}
 
 
 def _shrink(config: dict[str, Any], faults: Sequence[dict[str, Any]]) -> None:

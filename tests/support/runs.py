@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,10 +48,11 @@ def make_run(
     path: Path,
     config: Mapping[str, Any],
     inputs: Mapping[StreamId, Iterable[Element]],
-    received: Mapping[str, Sequence[Change]] | None = None,
+    received: Mapping[str, Iterable[Change]] | None = None,
     events: Sequence[Mapping[str, Any]] = (),
     *,
     segment_bytes: int = 1 << 20,
+    begun: SourceState = SourceState(),  # noqa: B008
     announced: Sequence[RecordedAnnouncement] = (),
     data: Path | None = None,
     summary: Mapping[str, Any] | None = None,
@@ -59,6 +60,7 @@ def make_run(
     """A directory as ``spe run`` leaves it: configuration, logs of ``inputs``, recordings of ``received`` by client.
 
     Args:
+      begun: state of each source before its first element.
       data: where files of sources lie; in the directory itself by default.
     """
     path.mkdir(parents=True)
@@ -72,7 +74,8 @@ def make_run(
     if summary is not None:
         (path / "summary.json").write_text(json.dumps(summary))
     for stream, elements in inputs.items():
-        write_source_log(path, stream, plan.sources[stream].schema, elements, segment_bytes=segment_bytes)
+        schema = plan.sources[stream].schema
+        write_source_log(path, stream, schema, elements, segment_bytes=segment_bytes, begun=begun)
     for client in directory.clients.values():
         schemas = {Channel(s, p): plan.query.schema_of(s) for s in client.reads for p in range(plan.partitions_of(s))}
         for channel in schemas:
@@ -87,19 +90,27 @@ def make_run(
 
 
 def write_source_log(
-    path: Path, stream: StreamId, schema: Schema, elements: Iterable[Element], *, segment_bytes: int = 1 << 20
+    path: Path,
+    stream: StreamId,
+    schema: Schema,
+    elements: Iterable[Element],
+    *,
+    segment_bytes: int = 1 << 20,
+    begun: SourceState = SourceState(),  # noqa: B008
 ) -> None:
     """The log of a source that sent these elements, below the directory of a run."""
 
-    state, bodies = SourceState(), []
-    for element in elements:
-        batch = element if isinstance(element, Batch) else None
-        if isinstance(element, Boundary):
-            state = state._replace(bound_us=element.time)
-        elif batch is not None:
-            state = state._replace(last_id=batch.upto_id, consumed=batch.upto_id)
-        bodies.append(encode_source_record(state, batch, schema))
-    write_source_records(path, stream, bodies, segment_bytes=segment_bytes)
+    def bodies() -> Iterator[bytes]:
+        state = begun
+        for element in elements:
+            batch = element if isinstance(element, Batch) else None
+            if isinstance(element, Boundary):
+                state = state._replace(bound_us=element.time)
+            elif batch is not None:
+                state = state._replace(last_id=batch.upto_id, consumed=batch.upto_id)
+            yield encode_source_record(state, batch, schema)
+
+    write_source_records(path, stream, bodies(), segment_bytes=segment_bytes)
 
 
 def write_source_records(
