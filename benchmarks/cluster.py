@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing.connection
+import socket
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -57,6 +58,16 @@ def at_free_addresses(plan: Plan, directory: Directory) -> Deployed:
     """The same with a free address of this machine for each process."""
     names = directory.addresses()
     return Deployed(plan, with_addresses(directory, dict(zip(names, free_addresses(len(names)), strict=True))))
+
+
+def connected() -> tuple[socket.socket, socket.socket]:
+    """Both ends of a TCP connection on loopback."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        near = socket.create_connection(server.getsockname())
+        far, _ = server.accept()
+    for end in (near, far):
+        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return near, far
 
 
 class Process:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from benchmarks.cluster import connected
 from benchmarks.data import SCHEMA, Shape, as_rows, plain
 from benchmarks.tables import benchmark, chosen, demand, ratio, spread
 from replicas.link.connection import RECEIVE_BYTES
@@ -127,10 +128,7 @@ def measure(n: int, repeat: int, *, alone: bool) -> tuple[list[float], list[floa
     ways: list[Raw | Codec] = [Codec(rows), Raw(rows)]
     spent: dict[int, list[float]] = {0: [], 1: []}
     results, report = os.pipe()
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        sender = socket.create_connection(server.getsockname())
-        receiver, _ = server.accept()
-    sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sender, receiver = connected()
     child = os.fork()
     if not child:
         try:

@@ -20,6 +20,7 @@ from benchmarks.cluster import (
     Process,
     Segment,
     at_free_addresses,
+    connected,
     feeder_main,
     node_main,
     pieces_of,
@@ -215,7 +216,7 @@ class Relay:
         least = SEND_BYTES // (shape.batch * ROW_BYTES)
         #: Batches that are sent at one go, as the node gets them.
         self._together = next(n for n in range(1, shape.batches + 1) if n >= least and shape.batches % n == 0)
-        pairs = [_loopback() for _ in (*STREAMS, "merged")]
+        pairs = [connected() for _ in (*STREAMS, "merged")]
         self._pid = os.fork()
         mine, others = (0, 1) if self._pid else (1, 0)
         *self._inputs, self._output = [pair[mine] for pair in pairs]
@@ -284,15 +285,6 @@ class Relay:
             columns.append(np.frombuffer(piece, type_, self._shape.batch, at))
             at += columns[-1].nbytes
         return Plain(*columns)
-
-
-def _loopback() -> tuple[socket.socket, socket.socket]:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        near = socket.create_connection(server.getsockname())
-        far, _ = server.accept()
-    for end in (near, far):
-        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return near, far
 
 
 def _fill(piece: bytearray, source: socket.socket) -> bool:

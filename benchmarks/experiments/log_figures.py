@@ -256,57 +256,37 @@ INTERVALS: Final = (1, 5, 15, 30)
 TARGETS_US: Final = (8, 16)
 
 
-class Whole:
-    """Whole checkpoints of a fragment without a log."""
+class Whole(LoggedFragment):
+    """A fragment that writes whole checkpoints instead of a log."""
 
-    def __init__(self, fragment: LoggedFragment, every_us: int, folder: Path) -> None:
-        self.fragment = fragment
+    def __init__(self, given: Input, every_us: int, folder: Path) -> None:
+        super().__init__(given, None, folder)
         self._every_us = every_us
         self._storage = DiskStorage(folder)
-        self._taken_at = self._acknowledged = 0
-        self.size = self.cpu_ns = 0
+        self._taken_at = -every_us
+        self._acknowledged = self._written_bytes = 0
 
-    async def write(self, now_us: int) -> None:
-        """Takes a checkpoint if its time has come."""
-        if now_us - self._taken_at < self._every_us:
+    async def write(self, now_us: int, *, sure: bool = False, syncs: bool = True) -> None:
+        """Takes a checkpoint if its time has come, and only where the next one may come at once."""
+        if not (sure or (syncs and now_us - self._taken_at >= self._every_us)):
             return
         begun = time.thread_time_ns()
-        instance = self.fragment.instance
-        outputs = [o.snapshot() for o in instance.outputs]
-        data = encode_large_state({"fragment": instance.fragment.snapshot(), "outputs": outputs})
-        self.cpu_ns += time.thread_time_ns() - begun
-        begun = time.process_time_ns()  # it is written in a thread; all others wait
+        outputs = [o.snapshot() for o in self.instance.outputs]
+        data = encode_large_state({"fragment": self.instance.fragment.snapshot(), "outputs": outputs})
+        took_ns, begun = time.thread_time_ns() - begun, time.process_time_ns()  # written in a thread; all others wait
         await self._storage.write_atomic(PurePosixPath("checkpoint"), data)
-        self.cpu_ns += time.process_time_ns() - begun
-        self._taken_at, self._acknowledged = now_us, self.fragment.row
-        self.size += len(data)
+        took_ns += time.process_time_ns() - begun
+        self.totals = self.totals.plus(cpu_ns=took_ns, log_ns=took_ns)
+        self._taken_at, self._acknowledged = now_us, self.row
+        self._written_bytes += len(data)
+
+    @property
+    def written_bytes(self) -> int:
+        return self._written_bytes
 
     @property
     def kept_rows(self) -> int:
-        return self.fragment.row - self._acknowledged
-
-
-class Logged:
-    """The same figures of a fragment with a log."""
-
-    def __init__(self, fragment: LoggedFragment) -> None:
-        self.fragment = fragment
-
-    async def write(self, now_us: int) -> None:
-        await self.fragment.write(now_us)
-
-    @property
-    def size(self) -> int:
-        assert self.fragment.log is not None, "it is open"
-        return self.fragment.log.written_bytes
-
-    @property
-    def cpu_ns(self) -> int:
-        return self.fragment.totals.log_ns
-
-    @property
-    def kept_rows(self) -> int:
-        return self.fragment.kept_rows
+        return self.row - self._acknowledged
 
 
 @experiment(
@@ -327,34 +307,29 @@ async def _measured(changed: float, groups: int, seconds: int, intervals: Sequen
     row_kb = _row_bytes(given) / 1e3
     with files() as folder:
         plain = LoggedFragment(given, None, None)
-        ways: dict[str, Whole | Logged] = {}
+        ways: dict[str, LoggedFragment] = {}
         for every in intervals:
             name = f"whole, each {every} s"
-            ways[name] = Whole(LoggedFragment(given, None, None), every * SECOND, folder / name)
+            ways[name] = Whole(given, every * SECOND, folder / name)
         for us in TARGETS_US:
             name = f"log, recovery {us * groups / 1e6:g} s"
-            ways[name] = Logged(LoggedFragment(given, Continuous(us * groups), folder / name))
-        await _fill([plain, *(way.fragment for way in ways.values())])
-        for way in ways.values():
-            if isinstance(way, Whole):
-                await way.write(given.time(way.fragment.row))
+            ways[name] = LoggedFragment(given, Continuous(us * groups), folder / name)
+        await _fill([plain, *ways.values()])
         plain_before = plain.totals
-        before = {name: (way.size, way.cpu_ns, way.fragment.totals) for name, way in ways.items()}
+        before = {name: (way.written_bytes, way.totals) for name, way in ways.items()}
         held: dict[str, list[int]] = {name: [] for name in ways}
         for _ in range(seconds * SECOND // _STEP_US):
-            plain.take(given.rate * _STEP_US // SECOND)
-            for way in ways.values():
-                way.fragment.take(given.rate * _STEP_US // SECOND)
+            for fragment in (plain, *ways.values()):
+                fragment.take(given.rate * _STEP_US // SECOND)
             for name, way in ways.items():
-                await way.write(given.time(way.fragment.row))
+                await way.write(given.time(way.row))
                 held[name].append(way.kept_rows)
         plain_ns = plain.totals.since(plain_before).cpu_ns
         rows: list[Row] = []
         for name, way in ways.items():
-            size, cpu_ns, totals = way.size - before[name][0], way.cpu_ns - before[name][1], way.fragment.totals
-            spent = totals.since(before[name][2])
+            size, spent = way.written_bytes - before[name][0], way.totals.since(before[name][1])
             # The first write after a snapshot copies.
-            added_ns = cpu_ns + max(0, spent.cpu_ns - spent.log_ns - plain_ns)
+            added_ns = spent.log_ns + max(0, spent.cpu_ns - spent.log_ns - plain_ns)
             rows.append(
                 {
                     "case": name,
@@ -367,9 +342,9 @@ async def _measured(changed: float, groups: int, seconds: int, intervals: Sequen
                     "most_kept_kb": max(held[name]) * row_kb,
                 }
             )
-            if isinstance(way, Logged):
-                await way.fragment.recovered(given.time(way.fragment.row))
-                way.fragment.close()
+            if not isinstance(way, Whole):
+                await way.recovered(given.time(way.row))
+                way.close()
         return rows
 
 

@@ -280,6 +280,11 @@ class LoggedFragment:
         return int(choices.records[0]), int(choices.rows[0])
 
     @property
+    def written_bytes(self) -> int:
+        assert self.log is not None, "it is open"
+        return self.log.written_bytes
+
+    @property
     def kept_rows(self) -> int:
         """Rows that upstream keeps for us: they are not acknowledged."""
         assert self.state is not None, "it has a log"
