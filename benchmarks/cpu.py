@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,12 +11,6 @@ from pathlib import Path
 def cpu_of(pid: int) -> float:
     """CPU seconds, user and system, of all threads of a process so far.  Linux only; nanosecond resolution."""
     return time.clock_gettime((~pid << 3) | 2)  # what clock_getcpuclockid makes of a pid
-
-
-def cpu_of_children() -> float:
-    """CPU seconds so far of children of this process that have ended, and of theirs."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def cpu_for(function: Callable[[], object]) -> float:

@@ -40,8 +40,6 @@ def checkpointing(quick: bool) -> Iterator[Row]:
             "standby_cpu": median(each[at]["b"] for each in shares) if every else None,
             "against_none": median(ratios),
             "more_percent": 100 * (median(ratios) - 1),
-            "smallest": min(ratios),
-            "largest": max(ratios),
         }
 
 

@@ -28,7 +28,6 @@ from benchmarks.cluster import (
     reading,
     running,
 )
-from benchmarks.cpu import cpu_of
 from benchmarks.experiments.record import Plot, Row, experiment
 from benchmarks.experiments.setup import CLIENT, FAILED, STREAMS, Setup, configuration
 from benchmarks.tables import demand
@@ -138,11 +137,10 @@ async def _measured(rate: int, failure_s: int, policy: str) -> Row:
                 await feeder.send(1)
                 await reader.wait(lambda: reader.until >= end)
                 await feeder.do("load", 2)
-                cpu, begun = cpu_of(node.pid), time.perf_counter()
+                begun = time.perf_counter()
                 await feeder.do("go")
                 nursery.start_soon(feeder.send_each, count(3), BUCKET_US)  # new tuples of all streams
                 await reader.wait(lambda: reader.done > 0 and reader.stable_until >= end)
-                cpu = cpu_of(node.pid) - cpu
     reader.demand_all(each * (BEFORE_S + failure_s))
     redone = setup.rate * failure_s
     took = reader.done - begun
@@ -150,8 +148,6 @@ async def _measured(rate: int, failure_s: int, policy: str) -> Row:
         "redone": redone,
         "first_s": reader.first_correction - begun,
         "last_s": took,
-        "node_cpu_s": cpu,
         "tuples_per_s": redone / took,
-        "per_cpu_s": redone / cpu,
         "tentative": reader.tentative,
     }

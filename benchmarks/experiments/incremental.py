@@ -127,7 +127,7 @@ def incremental(quick: bool, order: str) -> Row:
     """Six queries of fifteen partitions that come back as nodes arrive."""
     case = arrivals(order, *((2, 5) if quick else (6, 8)))
     measured = simulated(case) if quick else _real(case)
-    columns = ("queries", "fidelity", "first_s", "all_s", "recovered_s", "cores", "curve", "findings")
+    columns = ("queries", "fidelity", "first_s", "all_s", "recovered_s", "curve", "findings")
     return {name: measured[name] for name in columns}
 
 
@@ -136,7 +136,7 @@ def _real(case: Case) -> Row:
     with played(configuration(case, RATES[0]), case.faults()) as run:
         findings = run.play()
         figures = measured(case, *run.deployed, run.history(), run.first_us())
-        return {**figures, "cores": run.cores, "findings": findings}
+        return {**figures, "findings": findings}
 
 
 def simulated(case: Case) -> Row:
@@ -148,7 +148,7 @@ def simulated(case: Case) -> Row:
     plan, directory = scenario.deployed()
     outcome = simulate(scenario, cpu_s=CPU_S)
     findings = [f for f in outcome.findings if not (case.replays and f.rule == "outputs are truncated")]
-    return {**measured(case, plan, directory, outcome.history, EPOCH_US), "cores": None, "findings": findings}
+    return {**measured(case, plan, directory, outcome.history, EPOCH_US), "findings": findings}
 
 
 def _us(duration: str) -> int:

@@ -1,7 +1,7 @@
 """The checkpoint log beside the CEC paper (figures 5 to 9): one experiment for each.
 
-All have count windows of random groups, on one thread; times are its CPU time, but for those called wall.  The state
-that is made again from a log is compared with the one before.
+All have count windows of random groups, on one thread; times are its CPU time.  The state that is made again from a log
+is compared with the one before.
 """
 
 from __future__ import annotations
@@ -56,10 +56,8 @@ def throughput(quick: bool, groups: int, window: int) -> list[Row]:
 async def _costs_of(given: Input, rows: int, every_us: int) -> list[Row]:
     """Without a log, with openings, with as much rewriting as 5 % allows: the same rows in turns."""
     logs = {"none": None, "openings": Continuous(None, records=ANY), "rewrites": Continuous(None, records=1)}
-    with files() as memory, files(disk=True) as disk:
-        places_of = {n: (log, memory / n) for n, log in logs.items()}
-        places_of |= {f"{n}, disk": (log, disk / n) for n, log in logs.items() if log is not None}
-        fragments = {n: LoggedFragment(given, *where, pauses=Pauses(every_us)) for n, where in places_of.items()}
+    with files() as folder:
+        fragments = {n: LoggedFragment(given, log, folder / n, pauses=Pauses(every_us)) for n, log in logs.items()}
         for fragment in fragments.values():
             await fragment.open()
         before: dict[str, Totals] = {}
@@ -78,7 +76,6 @@ async def _costs_of(given: Input, rows: int, every_us: int) -> list[Row]:
             "log": name,
             "ns_per_row": total.cpu_ns / rows,
             "cost": total.cpu_ns / plain.cpu_ns - 1,
-            "wall_cost": total.wall_ns / plain.wall_ns - 1,
             "openings": total.written - total.rewritten,
             "rewritten": total.rewritten,
         }
@@ -203,15 +200,15 @@ async def _periods(groups: int, periods_ms: Sequence[int]) -> list[Row]:
 @experiment(
     "log-recovery",
     "CEC, beyond its figures",
-    lambda quick: sweep(groups=(1_000, 10_000) if quick else (10_000, 100_000, 1_000_000), files=("memory", "disk")),
-    Plot("groups", "files", "took_s/expected_s took_s/target_s", ("number", 3)),
+    lambda quick: sweep(groups=(1_000, 10_000) if quick else (10_000, 100_000, 1_000_000)),
+    Plot("groups", "", "took_s/expected_s took_s/target_s", ("number", 3)),
 )
-def recovery(quick: bool, groups: int, files: str) -> list[Row]:
+def recovery(quick: bool, groups: int) -> list[Row]:
     """Time to recover: target, prediction, measurement."""
-    return trio.run(_killed, groups, files == "disk")
+    return trio.run(_killed, groups)
 
 
-async def _killed(groups: int, disk: bool) -> list[Row]:
+async def _killed(groups: int) -> list[Row]:
     """As ``configs/million_groups.yaml``: windows of three rows, 8 µs of ``recovery`` for each group.
 
     The state is made again three times; the first time the prediction knows the rows only.
@@ -219,7 +216,7 @@ async def _killed(groups: int, disk: bool) -> list[Row]:
     given = Input(groups, round(0.06 * groups), 3)
     target_s = 8e-6 * groups
     rows: list[Row] = []
-    with files(disk=disk) as folder:
+    with files() as folder:
         fragment = LoggedFragment(given, Continuous(round(target_s * SECOND), 0.1), folder)
         await fragment.open()
         for number in range(1, 4):
@@ -260,9 +257,9 @@ class Whole(LoggedFragment):
     """A fragment that writes whole checkpoints instead of a log."""
 
     def __init__(self, given: Input, every_us: int, folder: Path) -> None:
-        super().__init__(given, None, folder)
+        super().__init__(given, None, None)
         self._every_us = every_us
-        self._storage = DiskStorage(folder)
+        self._checkpoints = DiskStorage(folder)
         self._taken_at = -every_us
         self._acknowledged = self._written_bytes = 0
 
@@ -274,7 +271,7 @@ class Whole(LoggedFragment):
         outputs = [o.snapshot() for o in self.instance.outputs]
         data = encode_large_state({"fragment": self.instance.fragment.snapshot(), "outputs": outputs})
         took_ns, begun = time.thread_time_ns() - begun, time.process_time_ns()  # written in a thread; all others wait
-        await self._storage.write_atomic(PurePosixPath("checkpoint"), data)
+        await self._checkpoints.write_atomic(PurePosixPath("checkpoint"), data)
         took_ns += time.process_time_ns() - begun
         self.totals = self.totals.plus(cpu_ns=took_ns, log_ns=took_ns)
         self._taken_at, self._acknowledged = now_us, self.row

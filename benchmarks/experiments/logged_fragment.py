@@ -7,7 +7,6 @@ rate.  CPU time is that of this thread, which does all but syncing files.
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 import time
@@ -44,27 +43,16 @@ from spe.stream.times import BEFORE_TIME, END_OF_TIME, SECOND
 
 T = TypeVar("T")
 _MEMORY: Final = Path("/dev/shm")
-#: On a disk, by convention.
-_DISK: Final = Path("/var/tmp")
 _ROOM_BYTES: Final = 2 << 30
 _FOLDER: Final = PurePosixPath("log")
 
 
 @contextmanager
-def files(*, disk: bool = False) -> Iterator[Path]:
-    """A folder for a while, on disk or in memory where there is room."""
+def files() -> Iterator[Path]:
+    """A folder for a while, in memory where there is room."""
     room = _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _ROOM_BYTES
-    with tempfile.TemporaryDirectory(dir=_DISK if disk else _MEMORY if room else None) as folder:
+    with tempfile.TemporaryDirectory(dir=_MEMORY if room else None) as folder:
         yield Path(folder)
-
-
-def forget_cached(folder: Path) -> None:
-    """The next reads of these files come from the disk."""
-    for path in folder.rglob("*"):
-        if path.is_file():
-            with path.open("rb") as file:
-                os.fsync(file)
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 class Inline:
@@ -116,7 +104,7 @@ class Input(NamedTuple):
 
 
 class Recovered(NamedTuple):
-    """The cost of making the state again; CPU seconds, but for ``wall_s``: time of all.
+    """The cost of making the state again; CPU seconds.
 
     Attributes:
       records, rows: loaded and replayed.
@@ -131,7 +119,6 @@ class Recovered(NamedTuple):
     load_s: float
     replay_s: float
     expected_s: float
-    wall_s: float
 
 
 class Totals(NamedTuple):
@@ -140,13 +127,11 @@ class Totals(NamedTuple):
     Attributes:
       cpu_ns: of all work, for the input and for the log.
       log_ns: for the log alone.
-      wall_ns: time of all work, with waiting for the disk.
       written: footprints; ``rewritten``: those that were written anew.
     """
 
     cpu_ns: int = 0
     log_ns: int = 0
-    wall_ns: int = 0
     written: int = 0
     rewritten: int = 0
 
@@ -192,7 +177,6 @@ class LoggedFragment:
         self._logged_id = 0
         self.row = 0
         self.totals = Totals()
-        self._folder = folder
         self.result: Rows | None = None
 
     async def open(self) -> None:
@@ -209,12 +193,12 @@ class LoggedFragment:
     def take(self, count: int, *, at_us: int | None = None) -> None:
         """Works on the next rows."""
         piece = self.given.slice(self.row, self.row + count, at_us)
-        begun, began = time.thread_time_ns(), time.perf_counter_ns()
+        begun = time.thread_time_ns()
         elements = [e for portion in self.instance.stable(piece) if isinstance(portion, tuple) for e in portion[1]]
         batches = [e for e in elements if isinstance(e, Batch)]
         took_ns = time.thread_time_ns() - begun
         self.row += count
-        self.totals = self.totals.plus(cpu_ns=took_ns, wall_ns=time.perf_counter_ns() - began)
+        self.totals = self.totals.plus(cpu_ns=took_ns)
         self.result = concat_rows([e.rows for e in batches]) if batches else None
         self.meter.processed(count, took_ns / 1e3)
         if self.state is not None:
@@ -232,7 +216,7 @@ class LoggedFragment:
         state, log = self.state, self.log
         if state is None or log is None:
             return
-        begun, began = time.thread_time_ns(), time.perf_counter_ns()
+        begun = time.thread_time_ns()
         if sure or self._pauses.is_over(now_us - self._logged_at, self.row - self._logged_row, hurries=False):
             self._logged_at, self._logged_row, self._unsynced = now_us, self.row, True
             await self._write(state, now_us)
@@ -240,7 +224,7 @@ class LoggedFragment:
             self._synced_at, self._unsynced = now_us, False
             await state.sync()
         took_ns = time.thread_time_ns() - begun
-        self.totals = self.totals.plus(cpu_ns=took_ns, log_ns=took_ns, wall_ns=time.perf_counter_ns() - began)
+        self.totals = self.totals.plus(cpu_ns=took_ns, log_ns=took_ns)
 
     async def _write(self, state: StateLog, now_us: int) -> None:
         assert self.instance.log is not None, "it has one"
@@ -295,11 +279,9 @@ class LoggedFragment:
         """Makes the state again beside this one, from the same files, and compares what both release afterwards."""
         await self.write(now_us, sure=True)
         assert self._storage is not None, "it has a log"
-        assert self._folder is not None, "it has a log"
-        forget_cached(self._folder)
         other = Instance(self._unit, logs=True)
         assert other.log is not None, "it was made with one"
-        times, began = [time.thread_time_ns()], time.perf_counter_ns()
+        times = [time.thread_time_ns()]
         reader = await LogReader.open_to_read(self._storage, _FOLDER, Inline())
         times.append(time.thread_time_ns())
         state = await read_state(reader, Inline())
@@ -315,7 +297,6 @@ class LoggedFragment:
             for _ in other.again(piece):
                 pass
             replay_ns += time.thread_time_ns() - begun
-        wall_s = (time.perf_counter_ns() - began) / 1e9
         other.log.replayed(state.commit, state.end)
         records, rows = self.extent
         demand(rows == last - first, f"{last - first} rows were replayed, not {rows}")
@@ -324,7 +305,7 @@ class LoggedFragment:
         self._compare(other)
         assert self.meter.expected_us is not None, "it has just recovered"
         open_s, load_s, replay_s = (ns / 1e9 for ns in (open_ns, load_ns, replay_ns))
-        return Recovered(records, rows, open_s, load_s, replay_s, self.meter.expected_us / 1e6, wall_s)
+        return Recovered(records, rows, open_s, load_s, replay_s, self.meter.expected_us / 1e6)
 
     def _compare(self, other: Instance) -> None:
         """The next rows close many a window: both must release the same."""

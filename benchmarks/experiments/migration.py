@@ -111,41 +111,24 @@ def migration(quick: bool, groups: int, replayed: int, method: str) -> Row:
     times = QUICK if quick else ORDINARY
     with played(_configuration(method, groups, round(replayed / times.age), times)) as run:
         with run.started():
-            watched = _watch(method, times, run)
+            begun_us = run.begun_us()
+            order_us = _ordered_us(method, times, run, begun_us)
             findings = run.end(PATIENCE_S)
-        return _figures(method, times, run, watched, findings)
+        return _figures(method, times, run, begun_us, order_us, findings)
 
 
-class _Watched(NamedTuple):
-    """Wall times in microseconds; CPU seconds of all nodes in a period of the move, and before it in as long a one."""
-
-    begun_us: int
-    order_us: int
-    cpu_before: float
-    cpu_after: float
-
-
-def _watch(method: str, times: Times, run: PlayedRun) -> _Watched:
-    """Orders the move at its time."""
-    begun_us = run.begun_us()
-    sleep_until(begun_us, times.before)
-    cpu_before = -_cpu_s(run)
-    sleep_until(begun_us, times.before + times.window)
-    before, looked = _cpu_s(run), time.time()
-    cpu_before += before
+def _ordered_us(method: str, times: Times, run: PlayedRun, begun_us: int) -> int:
+    """Orders the move at its time, which is returned; of a snapshot, when it was taken."""
     if method in STANDS_BY:
         taken_us = int(run.wait_for("checkpoint_taken", TARGET)["t"])
         if method == "snapshot":
-            sleep_until(taken_us, times.window / 2)
-            took = time.time() - looked
-            return _Watched(begun_us, taken_us, cpu_before * took / times.window, _cpu_s(run) - before)
+            return taken_us
         if method == "cpal":
             sleep_until(taken_us, times.age - NOTICED_S)
             _inject(run, "cut", OWNER, TARGET)
         sleep_until(taken_us, times.age)
     else:
         sleep_until(begun_us, times.order)
-    cpu_after = -_cpu_s(run)
     order_us = time.time_ns() // 1000
     if method == "cpa":
         _inject(run, "kill", OWNER)
@@ -153,28 +136,20 @@ def _watch(method: str, times: Times, run: PlayedRun) -> _Watched:
         if method == "direct":
             _inject(run, "cut", UPSTREAM, OWNER)
         printed_by(move, run.path, "sums", OWNER, TARGET, wait=False)
-    sleep_until(order_us, times.window)
-    cpu_after += _cpu_s(run)
     if method == "direct":
+        sleep_until(order_us, times.window)
         _inject(run, "heal")
-    return _Watched(begun_us, order_us, cpu_before, cpu_after)
-
-
-def _cpu_s(run: PlayedRun) -> float:
-    """CPU seconds of all nodes so far."""
-    cpu = run.cpu()
-    return sum(cpu[name] for name in (UPSTREAM, OWNER, TARGET))
+    return order_us
 
 
 def _inject(run: PlayedRun, kind: str, *names: str) -> None:
     printed_by(control.inject, run.path, kind, names, None, None, False)
 
 
-def _figures(method: str, times: Times, run: PlayedRun, watched: _Watched, findings: str) -> Row:
+def _figures(method: str, times: Times, run: PlayedRun, begun_us: int, order_us: int, findings: str) -> Row:
     seen = _seen(run)
-    begins = watched.begun_us + round(times.before * SECOND)
+    begins = begun_us + round(times.before * SECOND)
     window_us = round(times.window * SECOND)
-    order_us = watched.order_us
     if method == "snapshot":
         order_us -= window_us // 2
         done_us = order_us + window_us
@@ -194,7 +169,6 @@ def _figures(method: str, times: Times, run: PlayedRun, watched: _Watched, findi
         "before_p99_ms": before_us / MILLISECOND,
         "times_before": p99_us / before_us,
         "tentative": seen.tentative,
-        "more_cpu_s": None if method == "cpa" else watched.cpu_after - watched.cpu_before,
         "findings": [findings, f"{seen.tentative} tentative tuples" if seen.tentative and method in LIVE else ""],
     }
 

@@ -14,7 +14,6 @@ from typing import Any, Final
 import numpy as np
 import yaml
 
-from benchmarks.cpu import memory_mib
 from benchmarks.experiments.played_run import PlayedRun, played, sleep_until
 from benchmarks.experiments.record import Plot, Row, experiment, sweep
 from benchmarks.tables import demand
@@ -35,13 +34,13 @@ GRACE_S: Final = 2.0
     "partitions",
     "no paper",
     lambda quick: sweep(partitions=(2, 10) if quick else (2, 10, 100, 300)),
-    Plot("partitions", "", "nodes_cpu p99_ms memory_mb"),
+    Plot("partitions", "", "nodes_cpu p99_ms"),
     runs=5,
 )
 def partitions(quick: bool, partitions: int) -> Row:
     """Many partitions on two nodes.
 
-    CPU in cores of all nodes or sources together; the memory of the larger node.
+    CPU in cores of both nodes together.
     """
     warm_up, seconds = (2.0, 2.0) if quick else (4.0, 10.0)
     with played(_configuration(partitions, warm_up + seconds + GRACE_S)) as run:
@@ -51,13 +50,9 @@ def partitions(quick: bool, partitions: int) -> Row:
             time.sleep(seconds)
             took_s = (time.time_ns() // 1000 - begun_us) / SECOND
             cpu = {name: (cpu_s - before[name]) / took_s for name, cpu_s in run.cpu().items()}
-            pids = run.pids()
-            memory = max(memory_mib(pids[name]) for name in NODES)
             findings = run.end(300)
         return {
             "nodes_cpu": sum(cpu[name] for name in NODES),
-            "sources_cpu": sum(cpu[f"source:{name}"] for name in SOURCES),
-            "memory_mb": memory,
             **_results(run, partitions, begun_us, begun_us + round(seconds * SECOND)),
             "findings": findings,
         }

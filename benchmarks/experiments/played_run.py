@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import yaml
 
-from benchmarks.cpu import cpu_of, cpu_of_children
+from benchmarks.cpu import cpu_of
 from replicas.cli.run.recorded_history import recorded_history
 from replicas.client.recorder import read_recording
 from spe.config import load
@@ -39,11 +39,7 @@ Event = Mapping[str, Any]
 
 
 class PlayedRun:
-    """A run in a folder: ``run.yaml``, its faults, and its directory ``run``.
-
-    Attributes:
-      cores: in use by all its processes in the mean, once it has ended.
-    """
+    """A run in a folder: ``run.yaml``, its faults, and its directory ``run``."""
 
     def __init__(self, folder: Path, config: Mapping[str, Any], faults: Sequence[Any] = ()) -> None:
         self.config, self.path = folder / "run.yaml", folder / "run"
@@ -54,7 +50,6 @@ class PlayedRun:
             schedule.write_text(yaml.safe_dump(list(faults)))
             self._command += ["--faults", schedule]
         self.process: subprocess.Popen[str] | None = None
-        self.cores = 0.0
         self._cpu: dict[str, float] = {}
 
     def play(self, patience_s: float = 300) -> str:
@@ -65,7 +60,6 @@ class PlayedRun:
     @contextlib.contextmanager
     def started(self) -> Iterator[None]:
         """The run goes on meanwhile; it is stopped where it has not ended."""
-        begun, before = time.monotonic(), cpu_of_children()
         with subprocess.Popen(
             self._command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         ) as self.process:
@@ -73,7 +67,6 @@ class PlayedRun:
                 yield
             finally:
                 self.process.terminate()
-        self.cores = (cpu_of_children() - before) / (time.monotonic() - begun)
 
     def end(self, patience_s: float) -> str:
         """Waits for its end; what it printed if it failed, else ""."""
@@ -129,12 +122,13 @@ class PlayedRun:
     def recorded(self, stream: str, partition: int = 0) -> Iterator[Change]:
         """The changes of a channel that its client ``client`` recorded."""
         channel = Channel(StreamId(stream), partition)
-        folder, schema = channel_folder(client_folder("client"), channel), self.deployed.plan.query.schema_of(stream)
+        folder = channel_folder(client_folder("client"), channel)
+        schema = self.deployed.plan.query.schema_of(channel.stream)
         return read_recording(DiskStorage(self.path), folder, schema)
 
     def report(self, patience_s: float = 300) -> tuple[Mapping[str, Any], str]:
         """The report of ``spe report``, and what that printed if it failed."""
-        command = [*PROGRAM, "report", self.path]
+        command = [*PROGRAM, "report", str(self.path)]
         judged = subprocess.run(command, capture_output=True, text=True, timeout=patience_s, check=False)
         report = json.loads((self.path / "report" / "report.json").read_text())
         return report, (judged.stdout + judged.stderr)[-_SHOWN:] if judged.returncode else ""

@@ -2,7 +2,7 @@
 
 Each simulated cluster has aggregates of different sizes, links of one speed, unknown to the coordinator, and its own
 heartbeats.  Partitions move one after the other to random nodes, for as long as the sources last.  The same on real
-processes, with larger states: the moves of all runs, and the CPU of all processes of one, the median.
+processes, with larger states.
 """
 
 from __future__ import annotations
@@ -81,11 +81,10 @@ def predicting(quick: bool) -> Iterator[Row]:
             row["findings"] = f"{row['near']:.0%} of the moves took what was expected, give or take {NEAR:.0%}"
         yield row
     real = [real_moves_of(seed, 2 if quick else MOVES) for seed in range(1 if quick else _REAL_CLUSTERS)]
-    yield _row("real processes", [moved for moves, _ in real for moved in moves], [cores for _, cores in real])
+    yield _row("real processes", [moved for moves in real for moved in moves])
 
 
-def _row(which: str, moves: Sequence[_Moved], cores: Sequence[float] = ()) -> dict[str, Any]:
-    """A row of the table; ``cores``: in use by all processes of each run in the mean."""
+def _row(which: str, moves: Sequence[_Moved]) -> dict[str, Any]:
     ratios = [moved.took / moved.expected for moved in moves]
     return {
         "moves": len(moves),
@@ -98,7 +97,6 @@ def _row(which: str, moves: Sequence[_Moved], cores: Sequence[float] = ()) -> di
         "p10_ratio": float(np.percentile(ratios, 10)),
         "p90_ratio": float(np.percentile(ratios, 90)),
         "most_ratio": max(ratios),
-        "cores": median(cores) if cores else None,
         "findings": "",
     }
 
@@ -136,8 +134,8 @@ def moves_of(seed: int, speed: int, many: int) -> list[_Moved]:
     return made
 
 
-def real_moves_of(seed: int, many: int) -> tuple[list[_Moved], float]:
-    """The same of real processes, which run until all moves are made; and the cores that they used in the mean."""
+def real_moves_of(seed: int, many: int) -> list[_Moved]:
+    """The same of real processes, which run until all moves are made."""
     random = Random(f"predicting {seed}")
     end_s = _BEGIN_S + 4 * many + 10 if many < MOVES else _REAL_END_S
     with played(_configuration({}, REAL_GROUPS, _REAL_RATE, end_s)) as run:
@@ -153,7 +151,7 @@ def real_moves_of(seed: int, many: int) -> tuple[list[_Moved], float]:
                 hosts[unit] = target
                 while _phase_of(run, number) not in ("done", "dropped") and time.monotonic() - begun < end_s:
                     time.sleep(0.1)
-        return _real_moves(run), run.cores
+        return _real_moves(run)
 
 
 def _real_moves(run: PlayedRun) -> list[_Moved]:

@@ -3,9 +3,8 @@
 A node is drained to the spare one, and what it ran is moved back.  The load shifts to the smaller nodes, and the
 coordinator balances.  Three nodes are killed at once, and come back one at a time; the coordinator dies in between.
 
-A row for each of these, from the reports of the runs: medians; the last one has the CPU of all processes.  A finding is
-what an operator would accept of no run: a move that is dropped, a tentative tuple outside the failure, an X that is not
-kept, a verdict other than CONSISTENT.
+A row for each of these, from the reports of the runs: medians.  A finding is what an operator would accept of no run: a
+move that is dropped, a tentative tuple outside the failure, an X that is not kept, a verdict other than CONSISTENT.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def lifecycle(quick: bool) -> Iterator[Row]:
         _refusal(certs, run.config, None, 30)
         problems = _played(run, times)
         report, misjudged = run.report(_PATIENCE_S)
-        yield from ({"cores": None, **row} for row in _rows(report, faults, [*problems, misjudged], run.cores))
+        yield from _rows(report, faults, [*problems, misjudged])
 
 
 def _configured(name: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -94,9 +93,7 @@ def _played(run: PlayedRun, times: float) -> list[str]:
         return [*problems, run.end(_PATIENCE_S)]
 
 
-def _rows(
-    report: Mapping[str, Any], faults: Sequence[Mapping[str, Any]], problems: Sequence[str], cores: float
-) -> Iterator[Row]:
+def _rows(report: Mapping[str, Any], faults: Sequence[Mapping[str, Any]], problems: Sequence[str]) -> Iterator[Row]:
     moves = report["moves"]
     parts = {
         "drain": [m for m in moves if m["reason"].endswith("is drained")],
@@ -136,7 +133,6 @@ def _rows(
         "longest_s": report["duration_us"] / SECOND,
         "delay_s": None,
         "tentative": outside,
-        "cores": cores,
         "findings": () if report["verdict"] == "CONSISTENT" else report["reasons"],
     }
 

@@ -150,9 +150,7 @@ def test_a_checkpoint_log_keeps_to_its_limits(tmp_path: Path) -> None:
 def test_a_checkpoint_log_is_made_again_for_each_size(tmp_path: Path) -> None:
     """How long that takes depends on the machine."""
     rows = results("log-recovery", tmp_path)
-    assert [(row["groups"], row["number"]) for row in rows] == [
-        (g, n) for g in (1_000, 10_000) for _ in ("memory", "disk") for n in (1, 2, 3)
-    ]
+    assert [(row["groups"], row["number"]) for row in rows] == [(g, n) for g in (1_000, 10_000) for n in (1, 2, 3)]
     assert all(row["records"] > row["groups"] / 2 and row["took_s"] > 0 for row in rows)
 
 
@@ -169,8 +167,7 @@ def test_a_checkpoint_log_writes_less_than_whole_checkpoints(tmp_path: Path) -> 
 
 def test_openings_and_pacing_are_compared_with_no_log(tmp_path: Path) -> None:
     """The amounts depend on the machine."""
-    for plain, openings, _, on_disk, _ in zip(*[iter(results("log-throughput", tmp_path))] * 5, strict=True):
-        assert (on_disk["log"], on_disk["rewritten"]) == ("openings, disk", 0)
+    for plain, openings, _ in zip(*[iter(results("log-throughput", tmp_path))] * 3, strict=True):
         assert (plain["log"], plain["cost"], plain["openings"]) == ("none", 0, 0)
         assert (openings["log"], openings["rewritten"]) == ("openings", 0)
     none, *periods = results("log-period", tmp_path)
@@ -235,7 +232,7 @@ def test_all_tuples_are_counted_for_any_number_of_partitions(tmp_path: Path) -> 
     """What that costs depends on the machine."""
     few, more = results("partitions", tmp_path)
     assert (few["partitions"], more["partitions"], few["came"]) == (2, 10, 1)
-    assert min(few["nodes_cpu"], more["nodes_cpu"], few["memory_mb"]) > 0
+    assert min(few["nodes_cpu"], more["nodes_cpu"]) > 0
 
 
 @pytest.mark.processes
@@ -243,7 +240,6 @@ def test_most_moves_take_as_long_as_was_expected(tmp_path: Path) -> None:
     """In simulation; how long real ones take depends on the machine."""
     *rows, real = results("predicting", tmp_path)
     assert (real["which"], real["moves"]) == ("real processes", 2)
-    assert real["cores"] > 0
     assert rows[-1]["which"] == "all"
     assert rows[-1]["moves"] == 16
     assert min(row["near"] for row in rows) >= 0.75
