@@ -10,7 +10,7 @@ import contextlib
 import multiprocessing.connection
 import socket
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import trio
 
+from benchmarks.data import STREAMS
 from replicas.client.client import Client, open_client
 from replicas.link.connection import Connection, Identity
 from replicas.link.directory import DirectoryKeeper
@@ -30,6 +31,7 @@ from replicas.producer.feed import Accepted
 from replicas.producer.server import Server
 from replicas.producer.service import Service, Visitor
 from replicas.source.process import SourceProcess
+from spe.api import Environment, Stream, stdin
 from spe.plan.deploy import Deployed, with_addresses
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
@@ -58,6 +60,28 @@ def at_free_addresses(plan: Plan, directory: Directory) -> Deployed:
     """The same with a free address of this machine for each process."""
     names = directory.addresses()
     return Deployed(plan, with_addresses(directory, dict(zip(names, free_addresses(len(names)), strict=True))))
+
+
+def one_node(
+    bucket: str,
+    schema: Mapping[str, str],
+    fragments: Callable[[Sequence[Stream], Environment], Sequence[Stream]],
+) -> Deployed:
+    """A node ``n`` that reads three streams; X is so large that nothing is ever tentative.
+
+    Args:
+      fragments: makes its fragments, and returns their outputs, which the client ``bench`` reads.
+    """
+    env = Environment("bench", bucket=bucket, x="60s")
+    sources = [env.source(s, stdin(format="jsonl"), schema, boundary=bucket) for s in STREAMS]
+    outputs = fragments(sources, env)
+    return at_free_addresses(*env.outputs(*outputs).node("n").client("bench", outputs).deployed())
+
+
+def only_merged(sources: Sequence[Stream], env: Environment) -> list[Stream]:
+    merged = sources[0].union(*sources[1:], name="merged")
+    env.fragment("f", [merged], replicas=1)
+    return [merged]
 
 
 def connected() -> tuple[socket.socket, socket.socket]:

@@ -12,13 +12,13 @@ from spe.stream.batch import Batch, Boundary, Column, Element, Int64Array, Rows
 from spe.stream.names import Kind
 from spe.stream.schema import Schema
 from spe.stream.strings import StringDictionary
+from spe.stream.times import SECOND
 
 SCHEMA = Schema.of(key="int64!", value="float64!", flag="bool!", name="string!")
 #: Time, key, value, flag, name.
 ROW_BYTES = 8 + 8 + 8 + 1 + 4
 KEYS = 1_000
 STREAMS = ("a", "b", "c")
-SECOND_US = 1_000_000
 #: Names of a stream that uses few of them; all processes make the same dictionary.
 NAMES = tuple(f"name-{i}" for i in range(200))
 DICTIONARY = StringDictionary(NAMES)
@@ -40,7 +40,7 @@ class Shape:
 
     @property
     def bucket_us(self) -> int:
-        return self.batch * SECOND_US // self.rate
+        return self.batch * SECOND // self.rate
 
     @property
     def tuples(self) -> int:
@@ -49,12 +49,12 @@ class Shape:
 
     def times(self, segment: int) -> Int64Array:
         """Tuple times of a segment, equally spaced: every bucket holds ``batch`` tuples of each stream."""
-        first = SECOND_US + segment * self.batches * self.bucket_us
-        offsets = np.arange(self.tuples, dtype=np.int64) * (SECOND_US // self.rate)
+        first = SECOND + segment * self.batches * self.bucket_us
+        offsets = np.arange(self.tuples, dtype=np.int64) * (SECOND // self.rate)
         return first + offsets
 
     def end_us(self, segment: int) -> int:
-        return SECOND_US + (segment + 1) * self.batches * self.bucket_us
+        return SECOND + (segment + 1) * self.batches * self.bucket_us
 
 
 class Plain(NamedTuple):

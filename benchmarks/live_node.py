@@ -14,16 +14,16 @@ from typing import Any, Final
 import numpy as np
 import trio
 
-from benchmarks.cluster import Obey, Process, at_free_addresses, child, live_main, node_main, reading, running
+from benchmarks.cluster import Obey, Process, child, live_main, node_main, one_node, only_merged, reading, running
 from benchmarks.cpu import cpu_of
+from benchmarks.data import STREAMS
 from benchmarks.tables import benchmark, demand, spread, verdict
 from replicas.local.polling import Poller
 from replicas.local.ports import free_addresses
 from replicas.node.load_meter import LOOK_US, NodeMeter, ReplicaMeter
 from replicas.node.process import NodeProcess
-from spe.api import Environment, Stream, stdin, tumbling
+from spe.api import Environment, Stream, tumbling
 from spe.metrics.pages import pages
-from spe.plan.deploy import Deployed
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.runtime.env import Env
@@ -37,21 +37,7 @@ from spe.stream.names import NodeId, NodeState, StreamId
 from spe.stream.schema import Schema
 from spe.stream.times import SECOND
 
-STREAMS: Final = ("a", "b", "c")
-
-
-def make_plan(bucket: str, fragments: Callable[[Sequence[Stream], Environment], Sequence[Stream]]) -> Deployed:
-    """A node ``n`` that merges three live streams; ``fragments`` makes its fragments, and returns their outputs."""
-    env = Environment("bench", bucket=bucket, x="5s")
-    schema = {"n": "int64!", "value": "float64!"}
-    sources = [env.source(s, stdin(format="jsonl"), schema, boundary=bucket) for s in STREAMS]
-    outputs = fragments(sources, env)
-    return at_free_addresses(*env.outputs(*outputs).node("n").client("bench", outputs).deployed())
-
-
-def _merged(sources: Sequence[Stream], name: str = "merged") -> Stream:
-    return sources[0].union(*sources[1:], name=name)
-
+SCHEMA: Final = {"n": "int64!", "value": "float64!"}
 
 # --- delay ---
 
@@ -60,12 +46,6 @@ RATES: Final = ((50_000, None), (500_000, 0.15))
 DELAY_EVERY_US: Final = 10_000
 #: Connections and caches settle in the first seconds, which are checked, but not in the figures.
 WARM_UP_S: Final = 2.0
-
-
-def _delay_fragments(sources: Sequence[Stream], env: Environment) -> list[Stream]:
-    merged = _merged(sources)
-    env.fragment("f", [merged], replicas=1)
-    return [merged]
 
 
 def ages_of(changes: list[Change], tuples: int) -> AnyArray:
@@ -84,7 +64,7 @@ def ages_of(changes: list[Change], tuples: int) -> AnyArray:
 
 
 async def measure_delay(rate: int, seconds: float, staggered: bool) -> tuple[AnyArray, float]:
-    plan, directory = make_plan("10ms", _delay_fragments)
+    plan, directory = one_node("10ms", SCHEMA, only_merged)
     tuples = round(rate * DELAY_EVERY_US / 1e6 / len(STREAMS))
     feeder = Process(live_main, plan, directory, tuples, DELAY_EVERY_US, staggered)
     node = Process(node_main, plan, directory, "n")
@@ -183,7 +163,7 @@ def switched_main(pipe: Pipe, plan: Plan, directory: Directory, node: str) -> No
 def _idle_fragments(replicas: int, sources: Sequence[Stream], env: Environment) -> list[Stream]:
     outputs = []
     for number in range(replicas):
-        merged = _merged(sources, f"merged_{number}")
+        merged = sources[0].union(*sources[1:], name=f"merged_{number}")
         outputs.append(merged.key_by("n").window(tumbling("1s")).aggregate(f"out_{number}", total="sum(value)"))
         env.fragment(f"f{number}", [merged, outputs[-1]], replicas=1)
     return outputs
@@ -191,7 +171,7 @@ def _idle_fragments(replicas: int, sources: Sequence[Stream], env: Environment) 
 
 async def measure_idle(replicas: int, seconds: float) -> Mapping[bool, list[float]]:
     """Share of one CPU in each turn, with the measurement of loads and without."""
-    plan, directory = make_plan("100ms", partial(_idle_fragments, replicas))
+    plan, directory = one_node("100ms", SCHEMA, partial(_idle_fragments, replicas))
     feeder = Process(live_main, plan, directory, 0, EVERY_US, False)
     node = Process(switched_main, plan, directory, "n")
     shares: Mapping[bool, list[float]] = {True: [], False: []}
@@ -244,7 +224,7 @@ WATCHED_LIMIT: Final = 0.01
 
 
 def _watched_fragments(sources: Sequence[Stream], env: Environment) -> list[Stream]:
-    merged = _merged(sources)
+    merged = sources[0].union(*sources[1:], name="merged")
     wanted = {"rows": "count(*)", "total": "sum(value)"}
     out = merged.key_by(key="n % 1000").window(tumbling("1s")).aggregate("out", **wanted)
     env.fragment("f", [merged, out], replicas=1)
@@ -298,7 +278,7 @@ def check(results: Sequence[Rows], schema: Schema) -> None:
 
 async def measure_watched(seconds: float, rounds: int) -> tuple[dict[str, list[float]], float, int]:
     """CPU of the node by kind, share of a core in each round; seconds that its output moved on; size of a page."""
-    plan, directory = make_plan("100ms", _watched_fragments)
+    plan, directory = one_node("100ms", SCHEMA, _watched_fragments)
     (address,) = free_addresses(1)
     feeder = Process(live_main, plan, directory, BUSY_RATE * EVERY_US // (SECOND * len(STREAMS)), EVERY_US, False)
     node = Process(watched_main, plan, directory, address)

@@ -19,48 +19,40 @@ from benchmarks.cluster import (
     SEND_BYTES,
     Process,
     Segment,
-    at_free_addresses,
     connected,
     feeder_main,
     node_main,
+    one_node,
+    only_merged,
     pieces_of,
     reading,
     running,
 )
 from benchmarks.cpu import cpu_for, cpu_of
-from benchmarks.data import KEYS, NAMES, ROW_BYTES, SECOND_US, STREAMS, Plain, Shape, buckets, elements, merged
+from benchmarks.data import KEYS, NAMES, ROW_BYTES, STREAMS, Plain, Shape, buckets, elements, merged
 from benchmarks.tables import benchmark, beside, chosen, demand
 from replicas.link.connection import RECEIVE_BYTES
-from spe.api import Environment, stdin, tumbling
-from spe.plan.deploy import Deployed
+from spe.api import Environment, Stream, tumbling
 from spe.plan.directory import Directory
 from spe.plan.plan import Plan
 from spe.stream.batch import AnyArray, Batch, Boundary, Int64Array, Rows
 from spe.stream.change import Change
-from spe.stream.times import format_duration
+from spe.stream.times import SECOND, format_duration
 from spe.wire.codec import ElementEncoder
 
 #: Tuples per batch, and batches of a segment; what the ratio should not exceed.
 SHAPES = ((10, 10_000, 6.0), (100, 4_000, 5.0), (1_000, 500, 3.0), (10_000, 150, 3.0))
 
 
-def make_plan(bucket_us: int, *, aggregate: bool = True) -> Deployed:
-    """Three sources, merged, and aggregated if wanted, by one node; X so large that nothing is ever tentative."""
-    env = Environment("bench", bucket=format_duration(bucket_us), x="60s")
-    schema = {"key": "int64!", "value": "float64!", "flag": "bool!", "name": "string!"}
-    sources = [env.source(s, stdin(format="jsonl"), schema, boundary=format_duration(bucket_us)) for s in STREAMS]
-    made = [sources[0].union(*sources[1:], name="merged")]
-    if aggregate:
-        wanted = {
-            "n": "count(*)",
-            "total": "sum(value)",
-            "mean": "avg(value)",
-            "low": "min(value)",
-            "high": "max(value)",
-        }
-        made.append(made[0].key_by("key").window(tumbling("1s")).aggregate("per_key", **wanted))
-    env.outputs(made[-1]).node("n").fragment("f", made, replicas=1).client("bench", made[-1:])
-    return at_free_addresses(*env.deployed())
+SCHEMA = {"key": "int64!", "value": "float64!", "flag": "bool!", "name": "string!"}
+
+
+def _aggregate(sources: Sequence[Stream], env: Environment) -> list[Stream]:
+    merged = sources[0].union(*sources[1:], name="merged")
+    wanted = {"n": "count(*)", "total": "sum(value)", "mean": "avg(value)", "low": "min(value)", "high": "max(value)"}
+    per_key = merged.key_by("key").window(tumbling("1s")).aggregate("per_key", **wanted)
+    env.fragment("f", [merged, per_key], replicas=1)
+    return [per_key]
 
 
 def make_segment(encoder: ElementEncoder, stream: int, segment: int, shape: Shape) -> Segment:
@@ -85,13 +77,13 @@ class Kernels:
 
     def bucket(self, parts: Sequence[Plain]) -> None:
         time, key, value, *_ = merged(parts)
-        first, last = int(time[0]) // SECOND_US, int(time[-1]) // SECOND_US
+        first, last = int(time[0]) // SECOND, int(time[-1]) // SECOND
         if first == last:
             self._add(first, key, value)
             return
-        cuts = [0, *((np.diff(time // SECOND_US)).nonzero()[0] + 1).tolist(), len(time)]
+        cuts = [0, *((np.diff(time // SECOND)).nonzero()[0] + 1).tolist(), len(time)]
         for low, high in pairwise(cuts):
-            self._add(int(time[low]) // SECOND_US, key[low:high], value[low:high])
+            self._add(int(time[low]) // SECOND, key[low:high], value[low:high])
 
     def _add(self, window: int, key: Int64Array, value: AnyArray) -> None:
         if window != self._window:
@@ -136,7 +128,7 @@ def check(rows: list[Rows], kernels: Kernels, end_us: int) -> None:
     """Windows that have ended are equal to the bit."""
     columns = [np.concatenate(values) for values in zip(*[[c.values for c in r.columns] for r in rows], strict=True)]
     key, start, _, *values = columns
-    wanted = [(w * SECOND_US, r) for w, r in kernels.results if (w + 1) * SECOND_US <= end_us]
+    wanted = [(w * SECOND, r) for w, r in kernels.results if (w + 1) * SECOND <= end_us]
     cuts = start.searchsorted([w for w, _ in wanted] + [end_us])
     demand(cuts[0] == 0 and cuts[-1] == len(key), "windows that must not be there")
     for (window, expected), low, high in zip(wanted, cuts[:-1], cuts[1:], strict=True):
@@ -177,7 +169,7 @@ def aggregated(shape: Shape, rounds: int) -> tuple[list[float], list[float]]:
     def bare(parts: Sequence[Sequence[Plain]], _: Reader) -> float:
         return cpu_for(lambda: [kernels.bucket(bucket) for bucket in parts])
 
-    plan, directory = make_plan(shape.bucket_us)
+    plan, directory = one_node(format_duration(shape.bucket_us), SCHEMA, _aggregate)
     node, without, reader = trio.run(measure, plan, directory, shape, rounds, bare)
     kernels.finish()
     check(reader.rows, kernels, reader.frontier)
@@ -321,7 +313,7 @@ def passed(shape: Shape, rounds: int) -> tuple[list[float], list[float], list[fl
         return relay.cpu(parts, b"".join([column for columns in made for column in columns]))
 
     try:
-        plan, directory = make_plan(shape.bucket_us, aggregate=False)
+        plan, directory = one_node(format_duration(shape.bucket_us), SCHEMA, only_merged)
         node, without, _ = trio.run(measure, plan, directory, shape, rounds, bare)
     finally:
         relay.close()

@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from benchmarks.cpu import cpu_for_both
-from benchmarks.data import NAMES, SCHEMA, SECOND_US, STREAMS, Plain, Shape, as_rows, buckets, elements, merged, plain
+from benchmarks.data import NAMES, SCHEMA, STREAMS, Plain, Shape, as_rows, buckets, elements, merged, plain
 from benchmarks.tables import benchmark, beside, chosen, demand
 from operators.join.join import Join
 from operators.operator import Operator
@@ -22,6 +22,7 @@ from spe.query.operators.topk import TopKSpec
 from spe.query.windows import TumblingWindow
 from spe.stream.batch import AnyArray, Batch, Boundary, Column, Element, Int64Array, Rows
 from spe.stream.names import StreamId
+from spe.stream.times import SECOND
 
 #: Tuples per stream and slice, slices of a round, what the ratio should not exceed.
 SHAPES = ((100, 2_000, None), (1_000, 300, 3.0), (10_000, 40, 3.0))
@@ -110,7 +111,7 @@ class TopKKernels:
 
     def step(self, streams: Sequence[Plain], end: int) -> Table | None:
         self._window.append(streams[0])
-        if end % SECOND_US:
+        if end % SECOND:
             return None
         value = np.concatenate([p.value for p in self._window])
         best = np.argpartition(-value, BEST)[:BEST]
@@ -127,7 +128,7 @@ def make_join() -> Operator:
 
 
 def make_topk() -> Operator:
-    spec = TopKSpec(StreamId("s"), BEST, (("value", True),), window=TumblingWindow(SECOND_US))
+    spec = TopKSpec(StreamId("s"), BEST, (("value", True),), window=TumblingWindow(SECOND))
     return WindowTopK(spec, SCHEMA, spec.output_schema([SCHEMA]))
 
 

@@ -30,9 +30,9 @@ from spe.status import (
 )
 from spe.stream.ids import PartitionId, ReplicaId
 from spe.stream.names import NodeState
+from spe.stream.times import SECOND
 from tests.support.statuses import a_channel, a_client, a_coordinator, a_move, a_node, a_replica, a_source, an_input
 
-SECOND: Final = 1_000_000
 X_US: Final = 2 * SECOND
 ALPHA: Final = 0.9
 #: Each node is asked that often, in its own time.

@@ -56,7 +56,7 @@ def _file_rows(arguments: argparse.Namespace) -> Iterator[list[str]]:
     for rows, form in chosen(SHAPES, arguments):
         with tempfile.TemporaryDirectory() as folder:
             for n in range(FILES):
-                (Path(folder) / f"{n}").write_bytes(_WRITERS[form](_columns(rows // FILES, n)))
+                (Path(folder) / f"{n}").write_bytes(_FORMATS[form][0](_columns(rows // FILES, n)))
             cpu = _measured(folder, form, rows)
         ratios = [*ratio(cpu["columns"], cpu["bare"], LIMIT), *ratio(cpu["source"], cpu["bare"], LIMIT)]
         yield [f"{rows:,}", form, *(spread(values, ".0f", 1e9) for values in cpu.values()), *ratios]
@@ -68,7 +68,7 @@ def _measured(folder: str, form: str, rows: int) -> dict[str, list[float]]:
     for _ in range(ROUNDS):
         with tempfile.TemporaryDirectory() as log:  # the time to delete it is not measured
             ways: Mapping[str, Callable[[], int]] = {
-                "bare": lambda: sum(map(_BARE[form], _paths(folder))),
+                "bare": lambda: sum(map(_FORMATS[form][1], _paths(folder))),
                 "columns": lambda: sum(_chunks(path, form) for path in _paths(folder)),
                 "source": partial(trio.run, _source, folder, form, rows, Path(log)),
             }
@@ -157,12 +157,13 @@ def _bare_jsonl(path: Path) -> int:
         return sum(json.loads(line)["n"] for line in file)
 
 
-_WRITERS: Mapping[str, Callable[[Mapping[str, Any]], bytes]] = {
-    "parquet": _write_parquet, "arrow": _write_arrow, "avro": _write_avro, "jsonl": _write_jsonl,
-}  # fmt: skip
-_BARE: Mapping[str, Callable[[Path], int]] = {
-    "parquet": _bare_parquet, "arrow": _bare_arrow, "avro": _bare_avro, "jsonl": _bare_jsonl,
-}  # fmt: skip
+#: How columns are written, and what the bare library sums up of a file.
+_FORMATS: Mapping[str, tuple[Callable[[Mapping[str, Any]], bytes], Callable[[Path], int]]] = {
+    "parquet": (_write_parquet, _bare_parquet),
+    "arrow": (_write_arrow, _bare_arrow),
+    "avro": (_write_avro, _bare_avro),
+    "jsonl": (_write_jsonl, _bare_jsonl),
+}
 
 
 def _options(form: str) -> dict[str, Any]:

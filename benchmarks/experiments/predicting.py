@@ -13,7 +13,6 @@ from random import Random
 from statistics import median
 from typing import Any, Final, NamedTuple
 
-import numpy as np
 import trio
 
 from benchmarks.experiments.played_run import PlayedRun, played, printed_by
@@ -94,8 +93,6 @@ def _row(which: str, moves: Sequence[_Moved]) -> dict[str, Any]:
         "took_s": median(moved.took for moved in moves),
         "longest_s": max(moved.took for moved in moves),
         "least_ratio": min(ratios),
-        "p10_ratio": float(np.percentile(ratios, 10)),
-        "p90_ratio": float(np.percentile(ratios, 90)),
         "most_ratio": max(ratios),
         "findings": "",
     }
