@@ -19,35 +19,35 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
+from spe.api_streams import Keyed, Options, Stream, Windowed, names, plain, without_none, wrong
 from spe.config.document import Document, LineMark
 from spe.config.load import load_document
 from spe.config.query import WITHOUT
 from spe.config.script import caller, is_reading, make_importable, mistake, note, reading
-from spe.errors import ConfigError, RunFailed
+from spe.errors import RunFailed
 from spe.plan.deploy import Deployed
 from spe.plan.plan import Plan
 from spe.problems import Path as Place
-from spe.problems import show_path
 from spe.stream.times import parse_duration
 
-Options = dict[str, Any]
-#: SQL, or a literal.
-Expression = str | int | float | bool
+__all__ = [
+    "Environment", "Keyed", "Stream", "Windowed", "count_window", "csv", "generator", "jsonl", "parquet", "push",
+    "sliding", "stdin", "tcp", "tumbling",
+]  # fmt: skip
 
 
 def tumbling(size: str, *, offset: str | None = None, on: str | None = None) -> Options:
     """Consecutive windows of ``size``, over tuple time or a timestamp attribute."""
-    return _without_none(tumbling=size, offset=offset, on=on)
+    return without_none(tumbling=size, offset=offset, on=on)
 
 
 def sliding(size: str, slide: str, *, offset: str | None = None, on: str | None = None) -> Options:
     """Windows of ``size``, one beginning every ``slide``."""
-    return _without_none(sliding=size, slide=slide, offset=offset, on=on)
+    return without_none(sliding=size, slide=slide, offset=offset, on=on)
 
 
 def count_window(count: int) -> Options:
@@ -90,15 +90,6 @@ def push(*writers: str) -> Options:
     return {"push": list(writers)}
 
 
-def _without_none(**options: Any) -> Options:
-    """Returns the options that are set, as plain data; the others keep the configuration's defaults."""
-    return {k: _plain(v) for k, v in options.items() if v is not None}
-
-
-def _names(streams: Sequence[Stream | str]) -> list[str]:
-    return [s if isinstance(s, str) else s.name for s in streams]
-
-
 class Environment:
     """A cluster and the query that runs on it.
 
@@ -126,10 +117,10 @@ class Environment:
         coordinator: Mapping[str, str | int | float] | None = None,
         recovery: Mapping[str, str | Mapping[str, Any]] | None = None,
     ) -> None:
-        self._head = _without_none(cluster=cluster, bucket=bucket, timing=timing, limits=limits, security=security)
-        self._head |= _without_none(metrics=metrics, coordinator=coordinator, recovery=recovery)
-        defaults = _without_none(x=x, alpha=alpha, policy=policy, reconcile=reconcile, checkpoint=checkpoint)
-        self._head |= _without_none(defaults=defaults or None)
+        self._head = without_none(cluster=cluster, bucket=bucket, timing=timing, limits=limits, security=security)
+        self._head |= without_none(metrics=metrics, coordinator=coordinator, recovery=recovery)
+        defaults = without_none(x=x, alpha=alpha, policy=policy, reconcile=reconcile, checkpoint=checkpoint)
+        self._head |= without_none(defaults=defaults or None)
         self._sources: Options = {}
         self._query: Options = {}
         self._outputs: list[str] = []
@@ -138,7 +129,7 @@ class Environment:
         self._nodes: Options = {}
         self._clients: Options = {}
         #: Line of the call for each part, for messages.
-        self._marks: dict[Place, LineMark] = {(): caller(__file__)}
+        self._marks: dict[Place, LineMark] = {(): caller()}
         note(self)
 
     def source(
@@ -161,7 +152,7 @@ class Environment:
         rejected: Mapping[str, Any] | None = None,
     ) -> Stream:
         """Adds a source; ``reader`` is made by :func:`generator`, :func:`csv` and so on."""
-        options = _without_none(
+        options = without_none(
             schema=schema,
             time=time,
             disorder=disorder,
@@ -190,7 +181,7 @@ class Environment:
         """Sets ``on_error`` or ``on_late`` of an operator that was added as a mapping."""
         kind, body = next(iter(self._query.get(name, {}).items()), ("", None))
         if not isinstance(body, dict):
-            raise _mistake(("query", name), f"{name!r} has no {key}: {WITHOUT[key]}")
+            raise wrong(("query", name), f"{name!r} has no {key}: {WITHOUT[key]}")
         body[key] = what
         self._written("query", name, kind, key)
 
@@ -198,13 +189,13 @@ class Environment:
         for before in (("sources", name), ("query", name)):
             if (mark := self._marks.get(before)) is not None:
                 line = f"{mark.file}:{mark.line}"
-                raise _mistake((section, name), f"there is a stream {name!r} already ({line}); expected another name")
+                raise wrong((section, name), f"there is a stream {name!r} already ({line}); expected another name")
         self._written(section, name)
         return name
 
     def _written(self, *place: str | int) -> None:
         """Notes that the current call writes this part of the configuration."""
-        self._marks[place] = caller(__file__)
+        self._marks[place] = caller()
 
     def outputs(self, *streams: Stream | str, bound: str | None = None) -> Environment:
         """Sets the streams that clients read; by default those that no operator reads.
@@ -212,7 +203,7 @@ class Environment:
         Args:
           bound: longest time that a new result of these may take; X of the nodes on the path follows from it.
         """
-        for name in _names(streams):
+        for name in names(streams):
             self._written("outputs", len(self._outputs))
             self._written("outputs", name)
             self._outputs.append(name)
@@ -232,10 +223,10 @@ class Environment:
         checkpoint: str | Mapping[str, Any] | None = None,
     ) -> Environment:
         """Adds a fragment: operators that run together; without fragments all do."""
-        options = _without_none(
+        options = without_none(
             key=key, partitions=partitions, replicas=replicas, standby=standby, checkpoint=checkpoint
         )
-        self._fragments[name] = {"operators": _names(operators), **options}
+        self._fragments[name] = {"operators": names(operators), **options}
         self._written("fragments", name)
         return self
 
@@ -254,7 +245,7 @@ class Environment:
         memory: str | int | None = None,
     ) -> Environment:
         """Adds a node, a process that hosts replicas."""
-        self._nodes[name] = _without_none(
+        self._nodes[name] = without_none(
             address=address,
             x=x,
             alpha=alpha,
@@ -276,8 +267,8 @@ class Environment:
         external: bool = False,
     ) -> Environment:
         """Adds a client; without any, one reads all outputs.  ``external``: a program of yours, such as Spark."""
-        self._clients[name] = _without_none(
-            reads=None if reads is None else _names(reads),
+        self._clients[name] = without_none(
+            reads=None if reads is None else names(reads),
             sinks=sinks or None,
             external=external or None,
         )
@@ -289,14 +280,14 @@ class Environment:
         sections = {
             "sources": self._sources,
             "query": self._query,
-            "outputs": {n: _without_none(bound=self._bounds.get(n)) for n in self._outputs}
+            "outputs": {n: without_none(bound=self._bounds.get(n)) for n in self._outputs}
             if self._bounds
             else self._outputs,
             "fragments": self._fragments,
             "nodes": self._nodes,
             "clients": self._clients,
         }
-        return {**_plain(self._head), **{k: v for k, v in sections.items() if v}}
+        return {**plain(self._head), **{k: v for k, v in sections.items() if v}}
 
     def document(self) -> Document:
         """Returns the configuration with the line of each call; its home is the folder of the script."""
@@ -349,11 +340,11 @@ class Environment:
         """
         if is_reading():
             what = 'env.run() while the script is read; expected it under `if __name__ == "__main__":`'
-            raise mistake(caller(__file__), what)
+            raise mistake(caller(), what)
         try:
             duration_us = None if duration is None else parse_duration(duration)
         except ValueError as error:
-            raise mistake(caller(__file__), f"duration: {error}") from None
+            raise mistake(caller(), f"duration: {error}") from None
         # The command line imports everything, so it is imported only when needed.
         command = import_module("replicas.cli.run.run")
         document = self.document()
@@ -377,191 +368,3 @@ class Environment:
         if status:
             raise RunFailed(f"the run was not as expected, see {folder / 'summary.json'}")
         return Path(folder)
-
-
-def _mistake(place: Place, message: str) -> ConfigError:
-    """Returns the error of a mistake in the current call."""
-    return mistake(caller(__file__), f"{show_path(place)}: {message}")
-
-
-def _plain(value: Any) -> Any:
-    """Converts mappings and sequences to dicts and lists, as in YAML."""
-    if isinstance(value, Mapping):
-        return {k: _plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
-    return value
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Stream:
-    """The stream of a source or of an operator."""
-
-    environment: Environment
-    name: str
-
-    def filter(self, where: str, *, name: str | None = None) -> Stream:
-        """Selects the tuples for which ``where`` is true."""
-        if callable(where):
-            what = 'filter takes an expression, such as "price > 100", got a function'
-            raise _mistake(("query", name or "filter"), f"{what}; {_OWN}")
-        return self.environment.operator(name, "filter", {"from": self.name, "where": where})
-
-    def map(self, compute: Mapping[str, Expression], *, keep: bool = False, name: str | None = None) -> Stream:
-        """Computes attributes from expressions; ``keep`` puts the present ones before them."""
-        if not isinstance(compute, Mapping):
-            got = "a function" if callable(compute) else repr(compute)
-            what = f'map takes expressions by attribute, such as {{"total": "price * qty"}}, got {got}'
-            raise _mistake(("query", name or "map"), f"{what}; {_OWN}")
-        body = {"from": self.name, "compute": dict(compute), **_without_none(keep=keep or None)}
-        return self.environment.operator(name, "map", body)
-
-    def union(self, *others: Stream | str, name: str | None = None) -> Stream:
-        """Merges this stream and others of the same schema by time."""
-        return self.environment.operator(name, "union", [self.name, *_names(others)])
-
-    def key_by(self, *keys: str, **expressions: Expression) -> Keyed:
-        """Groups tuples by attributes, and by named expressions."""
-        return Keyed(self, {**{k: k for k in keys}, **expressions})
-
-    def window(self, window: Mapping[str, Any]) -> Windowed:
-        """Makes windows without groups."""
-        return Keyed(self, {}).window(window)
-
-    def join(
-        self,
-        other: Stream | str,
-        on: str | Sequence[Any] | Mapping[str, str],
-        *,
-        within: str | Sequence[str | int] | None = None,
-        window: Mapping[str, Any] | None = None,
-        kind: str | None = None,
-        where: str | None = None,
-        left_time: str | None = None,
-        right_time: str | None = None,
-        prefix: Sequence[str] | None = None,
-        name: str | None = None,
-    ) -> Stream:
-        """Joins pairs of equal keys ``within`` a time interval, or in the same ``window``."""
-        options = _without_none(
-            kind=kind,
-            on=on,
-            window=window,
-            within=within,
-            left_time=left_time,
-            right_time=right_time,
-            where=where,
-            prefix=prefix,
-        )
-        return self.environment.operator(name, "join", {"left": self.name, "right": _names([other])[0], **options})
-
-    def top_k(
-        self,
-        k: int,
-        order_by: str | Sequence[str],
-        *,
-        partition_by: Sequence[str] = (),
-        with_ties: bool = False,
-        rank_as: str | None = None,
-        name: str | None = None,
-    ) -> Stream:
-        """Ranks tuples of the same time, such as the results of one window; returns the first k."""
-        return _top_k(self, None, k, order_by, list(partition_by), with_ties, rank_as, name)
-
-    def process(
-        self, path: str, *others: Stream | str, arguments: Mapping[str, Any] | None = None, name: str | None = None
-    ) -> Stream:
-        """Applies a user-defined operator, ``module:Class``, to this stream and others."""
-        body = {"class": path, "from": [self.name, *_names(others)], **_without_none(arguments=arguments)}
-        return self.environment.operator(name, "custom", body)
-
-    def on_error(self, what: str) -> Stream:
-        """Sets the reaction to rows on which this stream's operator fails: ``stop`` or ``skip``."""
-        self.environment.set_choice(self.name, "on_error", what)
-        return self
-
-    def rejected(self, *, name: str | None = None) -> Stream:
-        """Returns the stream of this operator's rejected rows and results (``on_error``, ``on_late``)."""
-        return self.environment.operator(name, "rejected", {"from": self.name})
-
-    def on_late(self, what: str) -> Stream:
-        """Sets the reaction to rows late for windows by an attribute: ``count`` or ``reject``."""
-        self.environment.set_choice(self.name, "on_late", what)
-        return self
-
-    def output(self, *, bound: str | None = None) -> Stream:
-        """Makes this stream an output; ``bound`` as in :meth:`Environment.outputs`."""
-        self.environment.outputs(self, bound=bound)
-        return self
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Keyed:
-    """A stream in groups."""
-
-    stream: Stream
-    group_by: Mapping[str, Expression]
-
-    def window(self, window: Mapping[str, Any]) -> Windowed:
-        """Makes windows per group by :func:`tumbling`, :func:`sliding` or :func:`count_window`."""
-        return Windowed(self.stream, self.group_by, window)
-
-    def aggregate(self, *_: object, **__: object) -> NoReturn:
-        """Refuses: a group needs a window."""
-        raise _mistake(("query",), _NO_WINDOW)
-
-    def top_k(self, *_: object, **__: object) -> NoReturn:
-        """Refuses: a group needs a window."""
-        raise _mistake(("query",), _NO_WINDOW)
-
-
-_OWN = "use process() for what SQL cannot express"
-#: A stream has no end: results per group need a window to be complete.
-_NO_WINDOW = 'a group needs a window: key_by(…).window(tumbling("1s")).aggregate(…); also sliding and count_window'
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Windowed:
-    """A stream in groups and windows."""
-
-    stream: Stream
-    group_by: Mapping[str, Expression]
-    over: Mapping[str, Any]
-
-    def aggregate(self, name: str | None = None, /, **compute: str) -> Stream:
-        """Makes one tuple per group and window: ``n="count(*)"``, ``total="sum(price)"``."""
-        body = {"from": self.stream.name, **_without_none(window=self.over, group_by=self.group_by or None)}
-        return self.stream.environment.operator(name, "aggregate", {**body, "compute": compute})
-
-    def top_k(
-        self,
-        k: int,
-        order_by: str | Sequence[str],
-        *,
-        with_ties: bool = False,
-        rank_as: str | None = None,
-        name: str | None = None,
-    ) -> Stream:
-        """Ranks each group in each window, and returns the first k; groups are attributes here, not expressions."""
-        groups = list(self.group_by)
-        if any(self.group_by[g] != g for g in groups):
-            what = "a top-k ranks by attributes; compute the expression with map first"
-            raise _mistake(("query", name or "topk"), what)
-        return _top_k(self.stream, self.over, k, order_by, groups, with_ties, rank_as, name)
-
-
-def _top_k(
-    stream: Stream,
-    window: Mapping[str, Any] | None,
-    k: int,
-    order_by: str | Sequence[str],
-    partition_by: list[str],
-    with_ties: bool,
-    rank_as: str | None,
-    name: str | None,
-) -> Stream:
-    options = _without_none(
-        partition_by=partition_by or None, window=window, with_ties=with_ties or None, rank_as=rank_as
-    )
-    body = {"from": stream.name, "k": k, "order_by": _plain(order_by), **options}
-    return stream.environment.operator(name, "topk", body)

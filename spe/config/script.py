@@ -20,6 +20,7 @@ from spe.errors import ConfigError
 
 #: Variable that selects one of several environments.
 NAME: Final = "env"
+_API: Final = (__name__, "spe.api", "spe.api_streams")
 
 
 class Described(Protocol):
@@ -88,10 +89,10 @@ def make_importable(folder: Path) -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join([place, *filter(None, known)])
 
 
-def caller(but: str) -> LineMark:
-    """Returns the current line of the innermost frame outside of the file ``but``."""
+def caller() -> LineMark:
+    """Returns the current line of the innermost frame outside of the Python API."""
     frame = sys._getframe(1)
-    while frame.f_code.co_filename in (but, __file__) and frame.f_back is not None:
+    while frame.f_globals["__name__"] in _API and frame.f_back is not None:
         frame = frame.f_back
     return LineMark(frame.f_lineno, 1, file=frame.f_code.co_filename)
 
