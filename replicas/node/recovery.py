@@ -76,6 +76,7 @@ class ReplicaRecovery:
       replays: it starts from nothing whatever others hold, because a downstream partition lacks the beginning (H8).
       stores_every_us: interval of its checkpoints on disk (A8), for as long as it runs; None: it writes none.
       prefers_own: our own checkpoint is expected to be sooner than a partner's snapshot (L4).
+      backs: the replica runs in place of others, or until a move has ended.
       partners_are_known: an unheard partner has been silent for long, for we stood by and listened (H3).
     """
 
@@ -111,7 +112,7 @@ class ReplicaRecovery:
         """Follows a changed directory: other nodes stand by for the partition."""
         standbys = directory.standbys.get(self._id.of)
         self.standbys: Sequence[NodeId] = () if standbys is None else standbys.nodes
-        self._backs = self._id.node in self.standbys
+        self.backs = self._id.node in self.standbys
 
     def set_node(self, node: Node) -> None:
         """Sets X (X1)."""
@@ -170,7 +171,7 @@ class ReplicaRecovery:
 
     def _step_without_own(self, now: int, waited: int) -> str | Own | None:
         """Returns the standby to ask, or nothing to start from; no running partner can give a snapshot."""
-        if self._backs:
+        if self.backs:
             unheard, holders = self._other_standbys()
             if unheard and waited < self._plan.timing.request_us:
                 return None
@@ -315,11 +316,6 @@ class ReplicaRecovery:
         return self.advances(sunion.acknowledged())
 
     @property
-    def backs(self) -> bool:
-        """Does this replica run in place of others, or until a move has ended?"""
-        return self._backs
-
-    @property
     def safe(self) -> bool:
         """Could we restart from our disk: does it hold a state, and upstream what follows?
 
@@ -350,7 +346,7 @@ class ReplicaRecovery:
         if self._durable is not None:
             positions = [int(p) for p in snapshot["positions"]]
             assert self._newest is None or all(map(ge, positions, self._newest)), "A8: checkpoints never go back"
-            self._durable, self._newest = (self._newest if self._backs else positions), positions
+            self._durable, self._newest = (self._newest if self.backs else positions), positions
 
     def logged(self, positions: Sequence[int]) -> None:
         """Notes that both copies of the log hold the state up to these positions (G5).
@@ -378,5 +374,5 @@ class ReplicaRecovery:
 
     def went_on_from(self, snapshot: Mapping[str, Any]) -> None:
         """Notes a start from our disk.  The previous checkpoint is unknown: where two are required, we wait."""
-        if not self._backs:
+        if not self.backs:
             self.written(snapshot)

@@ -449,7 +449,7 @@ def begins_from_nothing_in_any_case(original: Any, self: Any) -> bool:
 
 @mutant(Replica, "advance", "a standby serves as soon as it has a checkpoint and its inputs (H3, A3)")
 def helper_serves_before_it_has_caught_up(original: Any, self: Any, now: int) -> Any:
-    if self.state is NodeState.RECOVERING and self.recovery._backs and self.reading.started(now):
+    if self.state is NodeState.RECOVERING and self.recovery.backs and self.reading.started(now):
         self.core._become(Transition.CAUGHT_UP)
     return original(self, now)
 

@@ -183,9 +183,9 @@ edited(
     "a helper acknowledges what its newest checkpoint holds, and that is damaged (H3)",
 )
 def helper_acknowledges_its_newest(original: Any, self: Any, snapshot: Any) -> None:
-    backs, self._backs = self._backs, False
+    backs, self.backs = self.backs, False
     original(self, snapshot)
-    self._backs = backs
+    self.backs = backs
 
 
 @mutant(Activation, "step", "the next active replica starts while one is starting (H7)")

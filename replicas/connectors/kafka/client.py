@@ -113,19 +113,10 @@ class Codes:
         #: Another producer of our id has begun.
         self.fenced = frozenset((code._FENCED, code.INVALID_PRODUCER_EPOCH, code.PRODUCER_FENCED))
         #: The same rows will never be taken.
-        self.final = (
-            self.credentials
-            | self.rights
-            | frozenset(
-                (
-                    code.MSG_SIZE_TOO_LARGE,
-                    code.INVALID_RECORD,
-                    code.TOPIC_EXCEPTION,
-                    code.POLICY_VIOLATION,
-                    code.INVALID_TIMESTAMP,
-                )
-            )
-        )
+        self.final = self.credentials | self.rights | frozenset(
+            (code.MSG_SIZE_TOO_LARGE, code.INVALID_RECORD, code.TOPIC_EXCEPTION, code.POLICY_VIOLATION,
+             code.INVALID_TIMESTAMP)
+        )  # fmt: skip
         self.missing = frozenset((code.UNKNOWN_TOPIC_OR_PART, code._UNKNOWN_TOPIC, code._UNKNOWN_PARTITION))
 
     def is_away(self, error: Any) -> bool:

@@ -1,24 +1,24 @@
 """Reads Kafka topics; the source's log holds the offsets, so a restart continues exactly (rule S9).
 
 librdkafka fetches in its own threads.  Blocking calls of the client run in threads, too: one at a time takes messages,
-and one more asks brokers for their state.
+and one more asks brokers for their state (:class:`~replicas.connectors.kafka.brokers.Brokers`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 import trio
 
-from replicas.connectors.kafka.client import MISSING_TIMES, Codes, admin, in_words, library, made, settings
+from replicas.connectors.kafka.brokers import Brokers
+from replicas.connectors.kafka.client import admin, library, made, settings
 from replicas.connectors.kafka.merge import PartitionMerge
-from replicas.connectors.kafka.offsets import Gone, Offsets, Partition, array, check_ids
+from replicas.connectors.kafka.offsets import Gone, Offsets, array
 from replicas.connectors.kafka.rows import MessageRows, place_of
-from replicas.connectors.kafka.topics import TopicMissing, Topics
+from replicas.connectors.kafka.topics import Topics
 from replicas.connectors.reader import CHUNK_ROWS, Accept, Resumable, RowChunk
 from spe.errors import ServerAway, SpeError
 from spe.runtime.env import Env
@@ -28,17 +28,8 @@ from spe.stream.batch import BoolArray, Rows
 from spe.stream.schema import Schema
 from spe.stream.times import END_OF_TIME
 
-T = TypeVar("T")
-
 #: Longest time that a call waits for a message; the end of the source waits for it.
 WAIT_S: Final = 0.1
-#: Silence after which brokers are asked for their state, and the time after which an answer is slow.
-SILENCE_S: Final = 1.0
-PATIENCE_S: Final = 0.4
-#: Time between two looks for new partitions.
-LOOK_S: Final = 30.0
-#: Time between two looks at the ids of topics.
-ID_S: Final = 5.0
 #: After a pause in reading, the ends of partitions are unknown for so long.
 UNSURE_S: Final = 1.0
 #: Time in which messages wait for a partition, before that is reported.
@@ -71,18 +62,17 @@ class KafkaReader(Resumable):
         self._rows = MessageRows(schema, time, reader)
         self._where = f"kafka at {', '.join(reader['servers'])}"
         self._topics = Topics(reader, self._where)
+        self._brokers = Brokers(self._topics, self._where, self._say_away)
         self._group: str | None = reader.get("group")
         self._options = reader
         self._durable = b""
-        #: Troubles: brokers or a schema registry that are away; a partition that delays others; a permanent error.
-        self._down = self._blocked = self._asking = ""
+        #: Troubles: a schema registry that is away; a partition that delays others.
+        self._blocked = self._asking = ""
         #: Messages whose schemas are asked for: until these are there nothing more is read.
         self._held: list[Any] = []
-        self._fatal: SpeError | None = None
-        self._reached = False
         self._commit_refused = False
-        #: Times of the last sign of a broker, of the last rows given to the source, and of the last poll.
-        self._heard_s = self._gave_s = self._polled_s = self._unsure_until_s = 0.0
+        #: Times of the last rows given to the source, and of the last poll.
+        self._gave_s = self._polled_s = self._unsure_until_s = 0.0
         #: The source refuses rows with later event times.
         self._refused_us = END_OF_TIME
         #: Offset after the arrived messages, by index of the partition, if it is beyond that of the given ones.
@@ -92,15 +82,15 @@ class KafkaReader(Resumable):
         #: Partitions that are not read because they are too far ahead, and those without a message at our offset.
         self._waits: set[int] = set()
         self._out_of_range: set[int] = set()
-        self._new: list[tuple[Partition, int]] = []
 
     def durable(self, cursor: bytes) -> None:
         self._durable = cursor
 
     async def read(self, env: Env, accept: Accept) -> None:
-        self._env, self._kafka, self._codes = env, library(), Codes()
+        self._env, self._kafka = env, library()
+        self._brokers.use(env)
         wanted = {**_SETTINGS, **settings(self._options), "group.id": self._group or _NO_GROUP}
-        callbacks = {"error_cb": self._heard_error, "on_commit": self._heard_commit}
+        callbacks = {"error_cb": self._brokers.heard_error, "on_commit": self._heard_commit}
         self._consumer = await trio.to_thread.run_sync(made, self._kafka.Consumer, {**wanted, **callbacks})
         try:
             self._topics.use(self._consumer, admin(settings(self._options)))
@@ -108,8 +98,8 @@ class KafkaReader(Resumable):
             if (cursor := self._offsets.encode()) != self.cursor:  # the beginning is fixed before the first message
                 await accept(RowChunk(0, 0, None, Rows.empty(self._schema).columns, [], None, cursor))
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._watch)
-                nursery.start_soon(self._identify)
+                nursery.start_soon(self._brokers.watch, self._current)
+                nursery.start_soon(self._brokers.identify, self._current)
                 if self._group is not None:
                     nursery.start_soon(self._commit)
                 await self._play(accept)
@@ -119,23 +109,8 @@ class KafkaReader(Resumable):
                 await trio.to_thread.run_sync(self._consumer.close)
 
     async def _begin(self, offsets: Offsets) -> None:
-        """Waits until brokers have reported the partitions, and begins to fetch.  Raises SpeError: permanent."""
-        backoff, missing = Backoff(self._env), 0
-        while True:
-            try:
-                beginning = await self._in_thread(partial(self._topics.begin, offsets))
-                break
-            except ServerAway as error:
-                self._heard(down=str(error))
-            except TopicMissing as error:
-                missing += 1
-                if missing == MISSING_TIMES:
-                    raise
-                self._heard(down=str(error))
-            await backoff.wait()
-        self._offsets, self._partitions, skipped = beginning
-        self._reached = True
-        self._heard()
+        """Begins to fetch, as soon as brokers have reported the partitions.  Raises SpeError: permanent."""
+        self._offsets, self._partitions, skipped = await self._brokers.begin(offsets)
         for removed in skipped:
             self._tell_of(removed)
         self._index = {tuple(p): i for i, p in enumerate(self._partitions)}
@@ -143,17 +118,8 @@ class KafkaReader(Resumable):
         self._merge = PartitionMerge(array([self._offsets.of(p) or 0 for p in self._partitions]))
         self._fetch(range(len(self._partitions)))
 
-    async def _in_thread(self, function: Callable[[], T]) -> T:
-        """Runs a function in a thread.  Raises our errors in place of the client's, and errors reported by
-        callbacks.
-        """
-        try:
-            return await trio.to_thread.run_sync(function)
-        except self._kafka.KafkaException as error:
-            raise in_words(error.args[0], self._where, self._codes) from error
-        finally:
-            if self._fatal is not None:
-                raise self._fatal
+    def _current(self) -> Offsets:
+        return self._offsets
 
     def _tell_of(self, lost: Gone) -> None:
         self._env.trace.event("messages_gone", partition=str(lost.partition), first=lost.first, until=lost.until)
@@ -169,9 +135,9 @@ class KafkaReader(Resumable):
             if self.ahead_us is not None:
                 self._refused_us = self._env.clock.wall_us() + self.ahead_us
             try:
-                chunks = await self._in_thread(partial(self._poll, trio.current_time()))
+                chunks = await self._brokers.in_thread(partial(self._poll, trio.current_time()))
             except ServerAway as error:
-                self._heard(down=str(error))
+                self._brokers.heard(down=str(error))
                 continue
             for chunk in chunks:
                 await accept(chunk)
@@ -205,7 +171,7 @@ class KafkaReader(Resumable):
 
     def _poll(self, now_s: float) -> list[RowChunk]:
         """Returns the chunks that can be passed on now; waits a little for messages.  Blocks."""
-        if now_s - self._polled_s > UNSURE_S or self._down:
+        if now_s - self._polled_s > UNSURE_S or self._brokers.down:
             self._unsure_until_s = now_s + UNSURE_S
         self._polled_s = now_s
         self._mend()
@@ -217,8 +183,8 @@ class KafkaReader(Resumable):
             # The end of a partition after them is held as well: messages taken later must not seem to lie before it.
             self._held = messages if self._unknown(good, now_s) else []
             if good:
-                self._heard_s = now_s
-                self._heard()
+                self._brokers.heard_s = now_s
+                self._brokers.heard()
             if self._held:
                 return self._given(now_s)
             if good:
@@ -268,14 +234,16 @@ class KafkaReader(Resumable):
             if i is not None and i not in self._waits:
                 self._arrived[i] = max(self._position(i), message.offset())
                 self._end[i] = self._arrived[i], now_s
-                self._heard()
+                self._brokers.heard()
         elif error.code() in (self._kafka.KafkaError._AUTO_OFFSET_RESET, self._kafka.KafkaError.OFFSET_OUT_OF_RANGE):
             if i is not None:
                 self._out_of_range.add(i)
-        elif error.code() in self._codes.missing:
-            self._heard(down=f"{self._where} has no {message.topic()}/{message.partition()} any more; looking again")
+        elif error.code() in self._brokers.codes.missing:
+            self._brokers.heard(
+                down=f"{self._where} has no {message.topic()}/{message.partition()} any more; looking again"
+            )
         else:
-            self._heard_error(error)
+            self._brokers.heard_error(error)
 
     def _given(self, now_s: float) -> list[RowChunk]:
         chunks = []
@@ -301,7 +269,7 @@ class KafkaReader(Resumable):
         return place_of(*self._partitions[partition], offset)
 
     def _say_away(self) -> None:
-        self.away = self._down or self._asking or self._blocked
+        self.away = self._brokers.down or self._asking or self._blocked
 
     def _position(self, index: int) -> int:
         """Returns the offset after the arrived messages."""
@@ -344,8 +312,8 @@ class KafkaReader(Resumable):
 
     def _mend(self) -> None:
         """Adds new partitions, and asks about those without a message at our offset.  Raises SpeError."""
-        if self._new:
-            new, self._new = self._new, []
+        if self._brokers.new:
+            new, self._brokers.new = self._brokers.new, []
             first = len(self._partitions)
             for partition, offset in new:
                 self._index[tuple(partition)] = len(self._partitions)
@@ -361,79 +329,18 @@ class KafkaReader(Resumable):
             self._consumer.incremental_unassign([self._at[i]])
             self._fetch([i])
 
-    # --- brokers ---
-
-    def _heard(self, down: str = "") -> None:
-        """Notes that brokers answer, or do not."""
-        self._down = f"{down}; trying again" if down else ""
-        self._say_away()
-
-    def _heard_error(self, error: Any) -> None:
-        """Notes an error; called in a thread, within a call of the client."""
-        if error.code() == self._kafka.KafkaError._ALL_BROKERS_DOWN:
-            self._heard(down=f"{self._where} does not answer: {error.str()}")
-            return
-        converted = in_words(error, self._where, self._codes)
-        if isinstance(converted, ServerAway):
-            return  # one of several brokers; the client continues with others
-        if self._reached and error.code() in self._codes.credentials | self._codes.rights:
-            self._heard(down=str(converted))
-        else:
-            self._fatal = self._fatal or converted
+    # --- the group ---
 
     def _heard_commit(self, error: Any, partitions: Any) -> None:
         """Notes the result of a commit; called as :meth:`_heard_error`."""
         if error is not None:
-            self._say_not_committed(in_words(error, self._where, self._codes))
+            self._say_not_committed(self._brokers.in_words(error))
 
     def _say_not_committed(self, error: SpeError) -> None:
         if not self._commit_refused and not isinstance(error, ServerAway):
             self._commit_refused = True
             text = f"offsets cannot be committed to group {self._group}, and the source does not need them: {error}"
             say(text, Level.WARNING, event="offsets_not_committed")
-
-    async def _watch(self) -> None:
-        """Asks brokers for their state while no messages come, and looks for new partitions."""
-        missing, looked_s = 0, trio.current_time()
-        while True:
-            await self._env.clock.sleep(SILENCE_S)
-            now_s = trio.current_time()
-            if not self._down and now_s - self._heard_s < SILENCE_S and now_s - looked_s < LOOK_S:
-                continue
-            looked_s = now_s
-            try:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._lose_patience)
-                    _, partitions = await self._in_thread(partial(self._topics.partitions, self._offsets))
-                    nursery.cancel_scope.cancel()
-            except* ServerAway as group:
-                self._heard(down=str(group.exceptions[0]))
-            except* TopicMissing as group:
-                missing += 1
-                if missing == MISSING_TIMES:
-                    raise
-                self._heard(down=str(group.exceptions[0]))
-            else:
-                missing = 0
-                self._heard()
-                await self._find_new(partitions)
-
-    async def _identify(self) -> None:
-        """Asks whether topics are those of before.  Raises SpeError: one was deleted and made again."""
-        while True:
-            await self._env.clock.sleep(ID_S)
-            check_ids(self._offsets, await self._in_thread(self._topics.ids))
-
-    async def _lose_patience(self) -> None:
-        await self._env.clock.sleep(PATIENCE_S)
-        self._heard(down=f"{self._where} does not answer")
-
-    async def _find_new(self, partitions: list[Partition]) -> None:
-        new = [p for p in partitions if tuple(p) not in self._index]
-        if new and not self._new:
-            with suppress(ServerAway):  # retried at the next look
-                firsts = [(p, await self._in_thread(partial(self._topics.first, p, self._offsets))) for p in new]
-                self._new = firsts
 
     async def _commit(self) -> None:
         """Commits the position of the log to the group, for monitoring."""
@@ -446,6 +353,6 @@ class KafkaReader(Resumable):
             known = [(p, offset) for p in self._partitions if (offset := offsets.of(p)) is not None]
             at = [self._kafka.TopicPartition(*p, offset) for p, offset in known]
             try:
-                await self._in_thread(partial(self._consumer.commit, offsets=at, asynchronous=True))
+                await self._brokers.in_thread(partial(self._consumer.commit, offsets=at, asynchronous=True))
             except SpeError as error:
                 self._say_not_committed(error)

@@ -25,6 +25,7 @@ from examples.servers.kafka import CLUSTER, KafkaCluster
 from examples.servers.mock_kafka import PARTITIONS, brokers
 from examples.servers.topics import Topics
 from replicas.connectors import open_reader
+from replicas.connectors.kafka import brokers as kafka_brokers
 from replicas.connectors.kafka import merge as kafka_merge
 from replicas.connectors.kafka import source as kafka_source
 from replicas.connectors.kafka.client import Codes, in_words, library, settings
@@ -286,33 +287,35 @@ class CountedTopic:
         self.assigned += [(p.partition, p.offset) for p in partitions]
 
 
-@pytest.mark.parametrize(("busy", "within_s"), [(True, kafka_source.LOOK_S), (False, kafka_source.SILENCE_S)])
+@pytest.mark.parametrize(("busy", "within_s"), [(True, kafka_brokers.LOOK_S), (False, kafka_brokers.SILENCE_S)])
 async def test_new_partition_is_read_from_start_within_stated_time(
     autojump_clock: trio.testing.MockClock, busy: bool, within_s: float
 ) -> None:
     """Also where others give messages all the time, so that nobody asks whether brokers are there."""
     reader = KafkaReader(SCHEMA, "ts", {"servers": ["b:1"], "topics": ["t"], "format": "jsonl", "timestamps": "us"})
     topic, step_s = CountedTopic(), 0.125
-    reader._env, reader._kafka, reader._codes, reader._consumer = source_env(), library(), Codes(), topic
+    reader._env, reader._kafka, reader._consumer = source_env(), library(), topic
+    brokers = reader._brokers
+    brokers.use(reader._env)
 
     async def at_once(function: Callable[[], Any]) -> Any:
         """Not in a thread: virtual time would not wait for it."""
         await trio.lowlevel.checkpoint()
         return function()
 
-    reader._in_thread = at_once  # type: ignore[method-assign]
+    brokers.in_thread = at_once  # type: ignore[method-assign]
     reader._topics.use(topic, None)
     reader._topics.ids = dict  # type: ignore[method-assign]
     await reader._begin(Offsets.decode(b""))
     assert topic.assigned == [(0, 3)]
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(reader._watch)
+        nursery.start_soon(brokers.watch, reader._current)
         for steps in (300, 300):  # it is added at different times since the last look
             topic.count += 1
             for step in range(steps):
                 if len(topic.assigned) < topic.count:
                     took_s = step * step_s
-                reader._heard_s = trio.current_time() if busy else 0.0
+                brokers.heard_s = trio.current_time() if busy else 0.0
                 reader._mend()
                 await trio.sleep(step_s)
             assert topic.assigned[-1] == (topic.count - 1, 3)
@@ -320,7 +323,7 @@ async def test_new_partition_is_read_from_start_within_stated_time(
         nursery.cancel_scope.cancel()
     assert KAFKA.guarantees is not None
     assert "30 s" in KAFKA.guarantees.failures["a partition is idle, or new"]
-    assert kafka_source.LOOK_S == 30
+    assert kafka_brokers.LOOK_S == 30
 
 
 async def test_poison_messages_are_rejected_with_their_offset(broker: Topics, topic: str) -> None:
@@ -560,13 +563,13 @@ async def test_refused_credentials_stop_start_and_are_retried_later(broker: Topi
     refused = KafkaError(KafkaError._AUTHENTICATION, "SASL authentication failed")
     run = Running(kafka(broker, topic))
     await run.until(rows=4)
-    run.reader._heard_error(refused)
+    run.reader._brokers.heard_error(refused)
     assert "refuses us" in run.reader.away
     never = KafkaReader(SCHEMA, "ts", options(broker, topic))
-    never._kafka, never._codes = run.reader._kafka, run.reader._codes
-    never._heard_error(refused)
+    never._brokers.use(source_env(SimDisk()))
+    never._brokers.heard_error(refused)
     with pytest.raises(SpeError, match="refuses us: SASL authentication failed; correct security"):
-        await never._in_thread(lambda: None)
+        await never._brokers.in_thread(lambda: None)
 
 
 def test_offsets_survive_as_bytes_and_others_are_refused() -> None:
