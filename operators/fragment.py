@@ -119,13 +119,17 @@ class Fragment:
             except Exception as error:
                 raise OperatorFailed(name, _slice_text(piece), error) from error
         out = [_released(streams, o) for o in self._outputs]
+        self._check_text(out, piece)
+        return out
+
+    def _check_text(self, out: Sequence[Sequence[Rows]], piece: Slice) -> None:
+        """Raises OperatorFailed for a row that is too large to be sent."""
         for name, released in zip(self._outputs, out):
             for rows in released:
                 try:
                     check_text(rows.columns)
                 except RowTooLarge as error:
                     raise OperatorFailed(name, _slice_text(piece), error) from error
-        return out
 
     def _portions(
         self,

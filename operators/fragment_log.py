@@ -18,6 +18,7 @@ import numpy as np
 from operators.footprints import (
     UNWRITTEN,
     CellRecord,
+    Footprints,
     KeepsCells,
     Later,
     LiveFootprints,
@@ -122,61 +123,55 @@ class FragmentLog:
         if self._forgets:
             yield from self._forget()
         again = Rewriting(below, most)
-        later: dict[StreamId, Later] = {}
-        closings: dict[str, list[Tree]] = {}
-        footprints: dict[str, list[Tree]] = {}
-        replaced: list[LiveFootprints] = []
-        count = not_final = rewritten = 0
+        added: dict[StreamId, Footprints] = {}
         is_whole, self._recounts = self._recounts, False
         for name, operator in self._cells.items():
             with blaming(name, "being asked for its state"):
-                additions = yield from operator.footprints(end, again)
-            is_whole |= additions.whole
-            if additions.whole:
-                self._from[name] = end
-            if additions.closings:
-                closings[name] = additions.closings
-            if additions.records:
-                footprints[name] = additions.records
-            if additions.later is not None:
-                later[name] = Later(_inner(self._fragment.another(name)), *additions.later)
-            replaced += additions.replaced
-            count += additions.count
-            not_final += additions.not_final
-            rewritten += additions.rewritten
+                added[name] = yield from operator.footprints(end, again)
         for name, written in list(self._whole.items()):
-            is_old = len((yield from again.chosen(np.array([written])))) > 0
-            if written != UNWRITTEN and not self._is_in_reach(name, written) and not is_old:
-                continue
-            if written == UNWRITTEN:
-                is_whole, self._from[name] = True, end
-            else:
-                replaced.append(LiveFootprints(np.array([written]), np.array([True])))
-            if self._is_in_reach(name, end if written == UNWRITTEN else written):
-                del self._whole[name]
-                continue
-            with blaming(name, "being asked for its state"):
-                footprints[name] = [{"state": self._fragment.operators[name].snapshot()}]
-            self._whole[name] = end
-            count += 1
-            rewritten += written != UNWRITTEN
-            not_final += 1
-        commit = self._commit()
+            added[name] = yield from self._whole_state(name, written, end, again)
+        complete = [name for name, new in added.items() if new.whole]
+        self._from |= dict.fromkeys(complete, end)
         self._end = end
         is_complete, self._is_complete = self._is_complete, False
         return SliceLog(
-            closings,
-            footprints,
-            commit,
-            count,
-            not_final,
-            rewritten,
-            replaced,
-            self.oldest_row(),
-            is_whole,
-            is_complete,
-            later,
+            closings={name: new.closings for name, new in added.items() if new.closings},
+            footprints={name: new.records for name, new in added.items() if new.records},
+            commit=self._commit(),
+            written=sum(new.count for new in added.values()),
+            not_final=sum(new.not_final for new in added.values()),
+            rewritten=sum(new.rewritten for new in added.values()),
+            replaced=[part for new in added.values() for part in new.replaced],
+            oldest_row=self.oldest_row(),
+            whole=is_whole or bool(complete),
+            complete=is_complete,
+            later={
+                name: Later(_inner(self._fragment.another(name)), *new.later)
+                for name, new in added.items()
+                if new.later is not None
+            },
         )
+
+    def _whole_state(self, name: StreamId, written: int, end: int, again: Rewriting) -> Steps[Footprints]:
+        """Returns the additions of an operator whose newest record, from ``written``, is its whole state.
+
+        Once it has only rows from within the log it needs no record.
+        """
+        is_old = len((yield from again.chosen(np.array([written])))) > 0
+        if written != UNWRITTEN and not self._is_in_reach(name, written) and not is_old:
+            return Footprints()
+        new = Footprints(whole=written == UNWRITTEN)
+        if not new.whole:
+            new.replaced = [LiveFootprints(np.array([written]), np.array([True]))]
+        if self._is_in_reach(name, end if new.whole else written):
+            del self._whole[name]
+            return new
+        with blaming(name, "being asked for its state"):
+            new.records = [{"state": self._fragment.operators[name].snapshot()}]
+        self._whole[name] = end
+        new.count = new.not_final = 1
+        new.rewritten = int(not new.whole)
+        return new
 
     def _is_in_reach(self, name: StreamId, begin: int) -> bool:
         """Are all rows in its state from ``begin`` or later?"""
@@ -268,11 +263,9 @@ class FragmentLog:
                     raise OperatorFailed(name, _RESTORED, error) from error
             elif "whole" in states[name]:
                 written = states[name]["whole"]
-                records = [s.footprints[name] for s in slices if s.end == written and name in s.footprints]
-                if not records:
-                    raise LogCorrupt(f"the checkpoint log has no state of {name!r} from {written}")
+                snapshot = _snapshot_of(name, written, slices)
                 with blaming(name, _RESTORED):
-                    operator.restore(records[0][0]["state"])
+                    operator.restore(snapshot)
                 self._whole[name] = takes_from[name] = written
                 self._from[name] = known
             else:
@@ -307,6 +300,15 @@ class FragmentLog:
             if name in self._cells:
                 self._cells[name].gave_up(commit["operators"][name]["state"])
             operator.recount(commit["operators"][name]["counters"])
+
+
+def _snapshot_of(name: StreamId, end: int, slices: Sequence[LoggedSlice]) -> Tree:
+    """Returns the state of an operator that the slice to ``end`` has as a whole.  Raises LogCorrupt."""
+    for piece in slices:
+        if piece.end == end and name in piece.footprints:
+            state: Tree = piece.footprints[name][0]["state"]
+            return state
+    raise LogCorrupt(f"the checkpoint log has no state of {name!r} from {end}")
 
 
 def _check_way(by_cells: bool, state: Tree) -> None:

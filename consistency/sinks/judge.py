@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from consistency.comparison import ChannelRows, compare
+from consistency.sinks.entries import Entries
 from consistency.sinks.formats import FORMATS, SinkUnread
 from consistency.sinks.origins import check_writer
 from spe.connectors import find_sink
@@ -112,12 +113,9 @@ def _judged(
     try:
         check_writer(spec, recorded.origins)
         for channel, entries in read(spec, schemas):
-            ids, final_rows, tentative = entries.answer()
-            ids, final_rows = _within(ids, final_rows, recorded.rows[channel][0], complete=complete)
-            names, true = {str(channel.stream): schemas[channel].names}, {channel: recorded.rows[channel]}
-            differing = compare({channel: (ids, final_rows)}, true, complete=complete, names=names, other="recording")
-            wrong += [str(difference) for difference in differing]
-            rows, left = rows + len(ids), left + tentative
+            count, tentative, differing = _compared(channel, entries, schemas[channel], recorded, complete)
+            rows, left = rows + count, left + tentative
+            wrong += differing
     except (ImportError, SpeError) as error:
         return SinkFound(sink=name, rows=0, equal=None, text=f"not compared: {error}")
     except (ValueError, KeyError, TypeError, OSError) as error:
@@ -132,6 +130,17 @@ def _judged(
     result = f"not as recorded: {'; '.join(wrong)}" if wrong else "equal to its recording"
     result += "" if complete or wrong else ", as far as both go"
     return SinkFound(sink=name, rows=rows, equal=not wrong, text=f"{rows:,} row{'' if rows == 1 else 's'}, {result}")
+
+
+def _compared(
+    channel: Channel, entries: Entries, schema: Schema, recorded: _Recording, complete: bool
+) -> tuple[int, int, list[str]]:
+    """Returns the numbers of stable and of tentative rows of a channel in a sink, and how the stable ones differ."""
+    ids, final_rows, tentative = entries.answer()
+    ids, final_rows = _within(ids, final_rows, recorded.rows[channel][0], complete=complete)
+    names, true = {str(channel.stream): schema.names}, {channel: recorded.rows[channel]}
+    differing = compare({channel: (ids, final_rows)}, true, complete=complete, names=names, other="recording")
+    return len(ids), tentative, [str(difference) for difference in differing]
 
 
 def _name(spec: Mapping[str, Any], owner: str) -> str:

@@ -75,6 +75,8 @@ class Heartbeats:
         self.connection: Connection | None = None
         self.exchange: DirectoryExchange | None = None
         self.trouble: UnreachedStatus | None = None
+        #: The last traced failure since the peer was reached, and its time.
+        self._traced: tuple[str, int] | None = None
 
     async def run(self) -> None:
         """Runs until ``scope`` is cancelled."""
@@ -109,6 +111,14 @@ class Heartbeats:
             self._lost(self._peer)
             await self._env.clock.sleep(period / 2)
 
+    def _unreached(self, error: SpeError) -> None:
+        """Notes a failed attempt; the same failure is traced at times only."""
+        self.trouble = UnreachedStatus.of(error)
+        why, now = str(error), self._env.clock.monotonic_us()
+        if self._traced is None or self._traced[0] != why or now - self._traced[1] >= TELL_AGAIN_US:
+            self._traced = why, now
+            self._env.trace.event("unreachable", peer=self._peer, why=why)
+
     async def _reach(self) -> tuple[Connection, Welcome]:
         """Returns a control connection, however long that takes.
 
@@ -116,26 +126,21 @@ class Heartbeats:
         end of a failure soon, a new attempt begins every other heartbeat while earlier ones still wait for an answer;
         less often where they may wait for more than six heartbeats.
         """
+        self._traced = None
         pause_us = 2 * self._plan.timing.heartbeat_us
         # A frozen process answers all attempts when it resumes: many attempts would not help.
         hello_us = max(HELLO_US, self._plan.timing.connect_us)
         #: Pauses between two attempts at once.
         apart = waited = self._plan.timing.connect_us // ((ATTEMPTS - 1) * pause_us)
         reached_by: list[tuple[Connection, Welcome]] = []
-        reported, reported_at = "", 0
 
         async def attempt() -> None:
-            nonlocal reported, reported_at
             try:
                 reached = await dial(
                     self._env, self._plan, self._keeper.me, self._peer, self.address, hello_us=hello_us
                 )
             except (*GONE, RemoteProtocolError) as error:
-                self.trouble = UnreachedStatus.of(error)
-                now = self._env.clock.monotonic_us()
-                if reported != str(error) or now - reported_at >= TELL_AGAIN_US:  # at times only
-                    reported, reported_at = str(error), now
-                    self._env.trace.event("unreachable", peer=self._peer, why=reported)
+                self._unreached(error)
                 return
             reached_by.append(reached)
             attempts.cancel_scope.cancel()

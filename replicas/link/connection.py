@@ -197,6 +197,21 @@ def secured(env: Env, plan: Plan, name: str) -> Env:
     return replace(env, network=TlsNetwork(env.network, tls, env.trace))
 
 
+def _hello(plan: Plan, me: Identity) -> Hello:
+    return Hello(
+        lowest=PROTOCOL.lowest,
+        highest=PROTOCOL.highest,
+        cluster=plan.cluster,
+        role=me.role,
+        name=me.name,
+        incarnation=me.incarnation,
+        fingerprint=plan.fingerprint,
+        token=me.token,
+        epoch=me.directory.epoch,
+        number=me.directory.number,
+    )
+
+
 async def dial(
     env: Env, plan: Plan, me: Identity, peer: str, address: str, *, hello_us: int | None = None
 ) -> tuple[Connection, Welcome]:
@@ -214,20 +229,8 @@ async def dial(
         if (shown := connection.certified()) is not None and shown != holder_of(peer):
             raise PeerRefused(f"expected {peer!r} at {address}, found the certificate of {shown!r}")
         connection.named(peer)
-        hello = Hello(
-            lowest=PROTOCOL.lowest,
-            highest=PROTOCOL.highest,
-            cluster=plan.cluster,
-            role=me.role,
-            name=me.name,
-            incarnation=me.incarnation,
-            fingerprint=plan.fingerprint,
-            token=me.token,
-            epoch=me.directory.epoch,
-            number=me.directory.number,
-        )
         with trio.fail_after((hello_us or plan.timing.connect_us) / 1e6):
-            await connection.send(hello)
+            await connection.send(_hello(plan, me))
             welcome = check_welcome(await connection.receive_message(), peer)
         connection.allow(plan.limits.frame_bytes)
     except trio.TooSlowError:

@@ -85,15 +85,11 @@ def open_spark(app: str, master: str | None, conf: Mapping[str, str]) -> Iterato
     if (url := master or conf.get("spark.master", "")) or not submitted:
         check_master(url)
     check_settings(conf)
-    from consistency.proof.session.errors import essence
     from consistency.proof.session.java import java_home
     from consistency.proof.session.session import check_version
 
     try:
         import pyspark
-        from py4j.protocol import Py4JError
-        from pyspark import SparkConf, SparkContext
-        from pyspark.errors import PySparkException
     except ImportError as error:
         raise SpeError(f"Spark is not installed ({error}); pip install '.[spark]'") from error
     check_version(pyspark.__version__)
@@ -102,16 +98,27 @@ def open_spark(app: str, master: str | None, conf: Mapping[str, str]) -> Iterato
         _prepare_environment()
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     with _home_of_local_cluster(url):
-        try:
-            SparkContext._ensure_initialized()  # otherwise settings of spark-submit and of files are missing
-            context = SparkContext(conf=_with_settings(SparkConf(), app, url, conf))
-        except (PySparkException, Py4JError, OSError, ValueError) as error:
-            raise SpeError(f"Spark does not start: {essence(error)}") from error
+        context = _started(app, url, conf)
         try:
             yield context
         finally:
             with suppress(Exception):  # it may be gone
                 context.stop()
+
+
+def _started(app: str, url: str, conf: Mapping[str, str]) -> SparkContext:
+    """Starts Spark.  Raises SpeError: a setting is refused, no master answers, or Spark does not start."""
+    from py4j.protocol import Py4JError
+    from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkException
+
+    from consistency.proof.session.errors import essence
+
+    try:
+        SparkContext._ensure_initialized()  # otherwise settings of spark-submit and of files are missing
+        return SparkContext(conf=_with_settings(SparkConf(), app, url, conf))
+    except (PySparkException, Py4JError, OSError, ValueError) as error:
+        raise SpeError(f"Spark does not start: {essence(error)}") from error
 
 
 def _with_settings(known: SparkConf, app: str, url: str, conf: Mapping[str, str]) -> SparkConf:

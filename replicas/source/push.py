@@ -120,17 +120,21 @@ class PushIntake(Live):
                 raise LogCorrupt(f"{path}: {error}") from None
         if fault := self._ledger.fault(consumed):
             raise LogCorrupt(f"{path}: {fault}")
-        needed = {name for pushed in self._ledger.without(consumed).pending for name, _ in pushed.parts}
-        for name in env.storage.list(self._folder / "parts"):
+        self._read_parts()
+        if ended:
+            self._over, self._stopped = True, None
+
+    def _read_parts(self) -> None:
+        """Keeps the parts that may be needed, and removes the others.  Raises LogCorrupt."""
+        needed = {name for pushed in self._ledger.without(self._consumed).pending for name, _ in pushed.parts}
+        for name in self._env.storage.list(self._folder / "parts"):
             part = self._trailer(name)
             if part is None or (name not in needed and self._is_of_no_use(part)):
-                env.storage.remove(self._part(name))
+                self._env.storage.remove(self._part(name))
             else:
                 self._keep(name, part)
         if missing := sorted(needed - self._staged.keys()):
             raise LogCorrupt(f"{self._part(missing[0])}: a part of a committed batch is missing")
-        if ended:
-            self._over, self._stopped = True, None
 
     def _part(self, name: str) -> PurePosixPath:
         return self._folder / "parts" / name

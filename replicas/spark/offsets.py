@@ -58,22 +58,7 @@ def offset_of(data: Mapping[str, Any], expected: Offset) -> Offset:
     Raises:
       SpeError: it is of another output, mode or query; or it is none of ours.
     """
-    try:
-        if why := other_version("the checkpoint", data["version"], OFFSET_VERSION):
-            raise SpeError(f"{why}: use another checkpoint")
-        offset = Offset(
-            str(data["output"]),
-            str(data["mode"]),
-            str(data["query"]),
-            {int(p): int(i) for p, i in data["ids"].items()},
-            {int(p): str(o) for p, o in data["origins"].items()},
-            int(data["incarnation"]),
-            str(data.get("session", "")),
-            int(data.get("change", 0)),
-            {int(p): int(i) for p, i in data["begins"].items()},
-        )
-    except (KeyError, TypeError, ValueError, AttributeError):
-        raise SpeError(f"the checkpoint is not of an output of a running cluster: {data}") from None
+    offset = _parsed(data)
     for what, theirs, ours in (("output", offset.output, expected.output), ("mode", offset.mode, expected.mode)):
         if theirs != ours:
             raise SpeError(
@@ -90,6 +75,25 @@ def offset_of(data: Mapping[str, Any], expected: Offset) -> Offset:
             f"({expected.query}), whose ids mean other tuples: use another checkpoint"
         )
     return offset
+
+
+def _parsed(data: Mapping[str, Any]) -> Offset:
+    try:
+        if why := other_version("the checkpoint", data["version"], OFFSET_VERSION):
+            raise SpeError(f"{why}: use another checkpoint")
+        return Offset(
+            str(data["output"]),
+            str(data["mode"]),
+            str(data["query"]),
+            {int(p): int(i) for p, i in data["ids"].items()},
+            {int(p): str(o) for p, o in data["origins"].items()},
+            int(data["incarnation"]),
+            str(data.get("session", "")),
+            int(data.get("change", 0)),
+            {int(p): int(i) for p, i in data["begins"].items()},
+        )
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise SpeError(f"the checkpoint is not of an output of a running cluster: {data}") from None
 
 
 def start_of(start: Offset, end: Offset) -> Offset:

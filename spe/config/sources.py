@@ -214,11 +214,7 @@ def read_source(
     if declared.live and "replay" in model.model_fields_set:
         problems.add((*path, "replay"), f"{declared.kind} is live and has its own pace; expected no replay")
     _check_own_sinks(model, time, path, problems)
-    for attribute in model.from_.given.get("columns", {}):
-        if attribute not in schema:
-            hint = did_you_mean(attribute, schema.names)
-            where = (*path, "from", "columns", attribute)
-            problems.add(where, f"no attribute {attribute!r}{hint}; expected {one_of(schema.names)}")
+    _check_columns(model.from_.given.get("columns", {}), schema, (*path, "from", "columns"), problems)
     ahead = model.ahead if model.ahead is not None or not declared.live else AHEAD_US
     source = Source(
         stream=StreamId(name),
@@ -295,6 +291,13 @@ def _schema_alone(entry: Any, path: Path, problems: Problems) -> Schema | None:
     if schema is not None and isinstance(entry.get("time"), str):
         _check_time(entry["time"], schema, (*path, "time"), problems)
     return schema
+
+
+def _check_columns(columns: Mapping[str, Any], schema: Schema, path: Path, problems: Problems) -> None:
+    for attribute in columns:
+        if attribute not in schema:
+            hint = did_you_mean(attribute, schema.names)
+            problems.add((*path, attribute), f"no attribute {attribute!r}{hint}; expected {one_of(schema.names)}")
 
 
 def _check_time(time: str | None, schema: Schema, path: Path, problems: Problems) -> None:

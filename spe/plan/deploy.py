@@ -88,8 +88,6 @@ def deploy(query: Query, deployment: Deployment, problems: Problems) -> Deployed
     check_loads(deployment.recovery, units, problems)
     if len(problems.found) > before:
         return None
-    spec = {f.name: f for f in fragments}
-    partitions = [(PartitionId(unit.id, p), unit.fragment, p) for unit in units for p in range(unit.partitions)]
     plan = Plan(
         cluster=deployment.cluster,
         query=query,
@@ -102,7 +100,20 @@ def deploy(query: Query, deployment: Deployment, problems: Problems) -> Deployed
         accuracy=deployment.accuracy,
         metrics=deployment.metrics,
     )
-    directory = Directory(
+    directory = with_bounds(plan, _directory(deployment, units, fragments, placed), deployment.own_x, problems)
+    if why := _beyond(deployment.coordinator.budget, directory):
+        problems.add(("coordinator", "budget"), why)
+        return None
+    return Deployed(plan, directory)
+
+
+def _directory(
+    deployment: Deployment, units: Sequence[Unit], fragments: Sequence[FragmentSpec], placed: Mapping[str, Placed]
+) -> Directory:
+    """Returns the directory; X does not yet follow from bounds."""
+    spec = {f.name: f for f in fragments}
+    partitions = [(PartitionId(unit.id, p), unit.fragment, p) for unit in units for p in range(unit.partitions)]
+    return Directory(
         nodes=deployment.nodes,
         roles={id: roles_of(placed[name].replicas[p], placed[name].standbys[p]) for id, name, p in partitions},
         sources={s: deployment.addresses.get(s, ANY_ADDRESS) for s in deployment.sources},
@@ -113,11 +124,6 @@ def deploy(query: Query, deployment: Deployment, problems: Problems) -> Deployed
         recovery=deployment.recovery,
         bounds=deployment.bounds,
     )
-    directory = with_bounds(plan, directory, deployment.own_x, problems)
-    if why := _beyond(deployment.coordinator.budget, directory):
-        problems.add(("coordinator", "budget"), why)
-        return None
-    return Deployed(plan, directory)
 
 
 def _whole(query: Query, deployment: Deployment) -> FragmentSpec:

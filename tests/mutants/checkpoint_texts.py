@@ -154,6 +154,7 @@ CHECKPOINT: Final[dict[str, TextMutant]] = {
         '        assert name not in names, "A8: a checkpoint never replaces another"\n'
         "        newest = [file for file in [*names, name] if file not in self._refused][-KEPT:]\n"
         "        await self._env.compute.run(partial(self._remove, [old for old in names if old not in newest]))\n",
+        '        assert name not in names, "A8: a checkpoint never replaces another"\n'
         "        newest = [file for file in [*names, name] if file not in self._refused][-KEPT:]\n"
         "        await self._env.compute.run(partial(self._remove, [old for old in names if old not in newest]))\n"
         "        await storage.write_atomic(self.folder / name, data)\n",

@@ -175,22 +175,22 @@ CORE: Final[dict[str, TextMutant]] = {
     "whole-records-are-not-new": TextMutant(
         "after all of an operator was written its older records are valid (G2)",
         "operators/fragment_log.py",
-        "            if additions.whole:\n                self._from[name] = end\n",
+        "        self._from |= dict.fromkeys(complete, end)\n",
         "",
         tests=("tests/unit/operators/test_fragment_log.py::test_records_before_whole_ones_are_not_loaded",),
     ),
     "replaced-state-stays-live": TextMutant(
         "a state that was written as a whole again is counted twice (G7)",
         "operators/fragment_log.py",
-        "                replaced.append(LiveFootprints(np.array([written]), np.array([True])))",
-        "                pass",
+        "            new.replaced = [LiveFootprints(np.array([written]), np.array([True]))]",
+        "            pass",
         tests=("tests/unit/operators/test_fragment_log.py::test_all_operators_share_the_time_for_rewriting",),
     ),
     "state-as-a-whole-is-final": TextMutant(
         "a state that is one record counts as final, so rows behind it may go (G3)",
         "operators/fragment_log.py",
-        "            not_final += 1\n        commit",
-        "        commit",
+        "        new.count = new.not_final = 1",
+        "        new.count = 1",
         tests=("tests/unit/operators/test_fragment_log.py::test_all_operators_share_the_time_for_rewriting",),
     ),
     "written-end-is-not-noted": TextMutant(
@@ -210,8 +210,8 @@ CORE: Final[dict[str, TextMutant]] = {
     "rows-from-before-the-log-go": TextMutant(
         "rows from before the log are not in it (G2)",
         "operators/fragment_log.py",
-        "            if self._is_in_reach(name, end if written == UNWRITTEN else written):",
-        "            if self._is_in_reach(name, written):",
+        "        if self._is_in_reach(name, end if new.whole else written):",
+        "        if self._is_in_reach(name, written):",
         tests=("tests/unit/operators/test_fragment_log.py::test_rows_from_before_the_log_are_in_it_while_needed",),
     ),
     "newest-keeper-sets-the-oldest-row": TextMutant(
@@ -267,8 +267,8 @@ CORE: Final[dict[str, TextMutant]] = {
     "state-as-a-whole-is-not-counted": TextMutant(
         "a state that is one record is not counted among the records of its slice (G7)",
         "operators/fragment_log.py",
-        "            count += 1\n            rewritten",
-        "            rewritten",
+        "        new.count = new.not_final = 1",
+        "        new.not_final = 1",
         tests=("tests/unit/operators/test_fragment_log.py::test_all_operators_share_the_time_for_rewriting",),
     ),
     "continued-replay-from-the-start": TextMutant(
@@ -281,8 +281,8 @@ CORE: Final[dict[str, TextMutant]] = {
     "old-whole-state-is-not-rewritten": TextMutant(
         "a state that is one record is never rewritten, so rows are replayed without end (G7)",
         "operators/fragment_log.py",
-        "            if written != UNWRITTEN and not self._is_in_reach(name, written) and not is_old:",
-        "            if written != UNWRITTEN and not self._is_in_reach(name, written):",
+        "        if written != UNWRITTEN and not self._is_in_reach(name, written) and not is_old:",
+        "        if written != UNWRITTEN and not self._is_in_reach(name, written):",
         tests=("tests/unit/operators/test_fragment_log.py::test_all_operators_share_the_time_for_rewriting",),
     ),
     "rejected-rows-are-numbered-anew": TextMutant(

@@ -87,7 +87,7 @@ edited(
 edited(
     "forgotten-footprints-count",
     "after a slice that is not in the log, what the log has from before counts on (G2)",
-    Edit(FragmentLog, "slice_log", "is_whole |= additions.whole", "is_whole |= False"),
+    Edit(FragmentLog, "slice_log", "is_whole or bool(complete)", "is_whole"),
 )
 edited(
     "rows-from-before-the-log-are-not-kept",

@@ -47,9 +47,15 @@ def best_area(
         stages = [(room, _length(rooms, at, until)) for at, (_, room, _) in enumerate(rooms)]
         share = seconds / len(stages)
         return sum(_bound(goal, running, cost, room, now, share) * length for room, length in stages if length)
+    return _area_of_sets(sets, rooms, until)
+
+
+def _area_of_sets(
+    sets: tuple[Floats, Floats, Floats], rooms: Sequence[tuple[float, float, int]], until: float
+) -> float:
+    """Returns the bound, where each set was tried: the best that fits and can be complete, at each moment."""
     value, costs, works = sets
-    area = 0.0
-    done = 0.0
+    area = done = 0.0
     for at, (begin, room, nodes) in enumerate(rooms):
         end = begin + _length(rooms, at, until)
         if end <= begin:

@@ -135,7 +135,15 @@ def cluster_of(
     reads = np.concatenate([_received(operator) for operator in topology.operators])
     fullest = max(sum(float(reads[t]) for t, own in enumerate(homes) if n in own) / cores for n, cores in nodes.items())
     work = np.full(topology.tasks, UNKNOWN_WORK)
-    units = [str(u.id) for u in plan.units]
+    loads = reads * (cap / fullest if fullest > 0 else 0.0)
+    notes = _assumptions([str(u.id) for u in plan.units], measured, cap)
+    return RecoverableCluster(
+        topology, loads, work, homes, checkpoints, nodes, cap, tuple(notes), partial_after(plan, directory)
+    ).with_measured(measured)
+
+
+def _assumptions(units: Sequence[str], measured: Mapping[str, MeasuredWork], cap: float) -> list[str]:
+    """Says which figures of units are assumed, since they are neither measured nor configured."""
     unloaded = [u for u in units if not (u in measured and measured[u].loads)]
     unworked = [u for u in units if not (u in measured and measured[u].work)]
     notes = []
@@ -149,10 +157,7 @@ def cluster_of(
             f"nothing is known of how long an install of {', '.join(unworked)} takes: {UNKNOWN_WORK:g} s is assumed "
             "(--loads)"
         )
-    loads = reads * (cap / fullest if fullest > 0 else 0.0)
-    return RecoverableCluster(
-        topology, loads, work, homes, checkpoints, nodes, cap, tuple(notes), partial_after(plan, directory)
-    ).with_measured(measured)
+    return notes
 
 
 def value_of(
