@@ -92,7 +92,7 @@ def make_importable(folder: Path) -> None:
 def caller() -> LineMark:
     """Returns the current line of the innermost frame outside of the Python API."""
     frame = sys._getframe(1)
-    while frame.f_globals["__name__"] in _API and frame.f_back is not None:
+    while frame.f_globals.get("__name__") in _API and frame.f_back is not None:
         frame = frame.f_back
     return LineMark(frame.f_lineno, 1, file=frame.f_code.co_filename)
 
