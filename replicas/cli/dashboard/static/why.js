@@ -64,8 +64,10 @@ export function drawWhy(node, model) {
   const shown = bad.length ? bad : frame.why.filter((one) => one.elsewhere.length || one.causes.length);
   keyed(node.list, shown, (one) => `${one.client} ${one.channel}`, makeChain, (box, one) => updateChain(box, one));
   node.none.hidden = shown.length > 0;
-  node.said ||= shown.length > 0;
-  return node.said;
+  // It keeps its room, so that the page does not jump; but not for what was said before the first results came.
+  node.said ||= shown.length > 0 && node.wasFine;
+  node.wasFine ||= !bad.length && frame.why.length > 0;
+  return node.said || shown.length > 0;
 }
 
 function makeChain() {
