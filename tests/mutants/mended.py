@@ -14,6 +14,7 @@ from consistency.checking.placement import recovery_order
 from consistency.checking.placement.orders import _Checker
 from consistency.checking.promises import accuracy, availability, switching
 from consistency.checking.promises import leftovers as quiet
+from consistency.checking.protocol import corrections
 from consistency.checking.protocol.feeds import _FeedCheck
 from consistency.checking.protocol.producer_choice import _Follow
 from consistency.dpc.stabilization import Stabilization
@@ -385,8 +386,15 @@ edited(
     Edit(recovery_order._Checker, "_ordered", "|= {replica}", "|= set() if excused else {replica}"),
 )
 
+edited(
+    "a-producer-that-waits-works",
+    "a replica is asked to correct while its producer, with a longer X, still waits for the same source",
+    Edit(corrections._Checker, "_whole", " or not self._are_whole(maker, world)", ""),
+)
+
 #: The mistake that each schedule of ``tests/regressions`` shows.
 PAIRS: Final = {
+    "a-source-stalls-behind-a-longer-x": "a-producer-that-waits-works",
     "a-bucket-larger-than-the-output": "a-full-output-ends-within-a-bucket",
     "a-choice-waits-for-a-node-that-died-before-a-cut": "the-dead-are-waited-for",
     "a-client-ahead-of-its-only-producer-that-is-full": "full-output-hears-no-early-acks",

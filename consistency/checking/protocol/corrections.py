@@ -221,7 +221,7 @@ class _Checker:
             and replica.state is NodeState.UP_FAILURE
             and replica.node not in world.down | world.disturbed
             and all(self._stands_back(replica, n, r, world) for n, r in replica.partners)
-            and all(self._whole(replica.node, channel, world) for channel in replica.stalls)
+            and self._are_whole(replica, world)
         )
         since, replica.correctable_us = replica.correctable_us, replica.correctable_us or now if could else None
         if since is None:
@@ -245,8 +245,14 @@ class _Checker:
         gone = node in world.down or not world.open(replica.node, node)
         return gone or self._replicas[partner].state in _SERVING
 
+    def _are_whole(self, replica: _Replica, world: World) -> bool:
+        return all(self._whole(replica.node, channel, world) for channel in replica.stalls)
+
     def _whole(self, node: str, channel: Channel, world: World) -> bool:
-        """Is every producer of a channel either STABLE and reachable, or gone?"""
+        """Is every producer of a channel either STABLE and reachable, or gone?
+
+        So are those of its inputs: a producer with a longer X stays STABLE, and silent, while one of these is missing.
+        """
         serving = 0
         for producer in self._directory.producer_addresses(self._plan, channel):
             if producer in world.disturbed:
@@ -255,7 +261,7 @@ class _Checker:
                 continue
             if channel.stream not in self._plan.sources:
                 maker = self._replicas[f"{self._plan.maker_of(channel)}@{producer}"]
-                if maker.state is not NodeState.STABLE:
+                if maker.state is not NodeState.STABLE or not self._are_whole(maker, world):
                     return False
             serving += 1
         return serving > 0
