@@ -101,6 +101,12 @@ class Operator(ABC):
         return False
 
 
+def released_rows(portions: Iterator[Rows | None]) -> Rows | None:
+    """Returns the rows of all portions of a slice; None if there are none."""
+    released = [rows for rows in portions if rows is not None]
+    return concat_rows(released) if released else None
+
+
 class StepwiseOperator(Operator):
     """An operator that divides its work into portions.
 
@@ -116,8 +122,7 @@ class StepwiseOperator(Operator):
         """Processes a slice; see :class:`Operator`.  Begins with ``yield from self._restored()``."""
 
     def step(self, ports: Sequence[Rows | None], boundary: int) -> Rows | None:
-        released = [rows for rows in self.work(ports, boundary) if rows is not None]
-        return concat_rows(released) if released else None
+        return released_rows(self.work(ports, boundary))
 
     @abstractmethod
     def _restoring(self, state: OperatorState) -> Steps[None]:

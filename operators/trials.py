@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from operators.custom import CustomHost
-from operators.operator import Operator, OperatorState
+from operators.operator import Operator, OperatorState, released_rows
 from operators.rejections import NOT_THE_ROWS, Refusals, RejectedRow, reason_of
 from operators.steps import StepPace
 from spe.stream.batch import Int64Array, Rows
@@ -49,7 +49,7 @@ class Trials(Operator):
         return self._host
 
     def step(self, ports: Sequence[Rows | None], boundary: int) -> Rows | None:
-        raise NotImplementedError("work() does it")
+        return released_rows(self.work(ports, boundary))
 
     def work(self, ports: Sequence[Rows | None], boundary: int) -> Iterator[Rows | None]:
         self._ports = ports

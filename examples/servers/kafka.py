@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from base64 import urlsafe_b64encode
@@ -20,12 +19,12 @@ from functools import cache, cached_property
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
-from random import SystemRandom
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 from uuid import uuid4
 
 from examples.servers.topics import Topics
+from replicas.local.ports import free_addresses
 
 VERSION: Final = "4.4.0"
 CLUSTER: Final = "MkU3OEVBNTcwNTJENDM2Qg"
@@ -38,7 +37,7 @@ _SETTINGS = """
 process.roles=broker,controller
 node.id={id}
 controller.quorum.voters={voters}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+listeners=PLAINTEXT://{address},CONTROLLER://{controller}
 controller.listener.names=CONTROLLER
 log.dirs={data}
 num.partitions={partitions}
@@ -113,7 +112,7 @@ def _fetch(home: Path) -> str | None:
 
 
 def _prepare(home: Path, scratch: Path) -> None:
-    (settings := scratch / "settings").write_text(_settings(1, {1: _free_ports(2)}, home / "disk"))
+    (settings := scratch / "settings").write_text(_settings(1, _addresses(1), home / "disk"))
     command = _java(home, "kafka.tools.StorageTool", "format", "-t", CLUSTER, "-c", settings)
     subprocess.run(command, check=True, capture_output=True)
     shutil.copytree(home / "disk", scratch / "disk")
@@ -134,34 +133,26 @@ def _java(home: Path, program: str, *arguments: Any, options: Sequence[str] = ()
     return ["java", *quick, *options, "-cp", f"{home}/jars/*", program, *map(str, arguments)]
 
 
-def _settings(broker: int, ports: dict[int, tuple[int, ...]], data: Path) -> str:
-    voters = ",".join(f"{number}@127.0.0.1:{controller}" for number, (_, controller) in ports.items())
-    copies = min(3, len(ports))
-    port, controller = ports[broker]
+def _addresses(count: int) -> dict[int, tuple[str, str]]:
+    """Returns the addresses of each broker, by its id from 1: for clients, and of its controller."""
+    free = free_addresses(2 * count)
+    return {at // 2 + 1: (free[at], free[at + 1]) for at in range(0, 2 * count, 2)}
+
+
+def _settings(broker: int, addresses: dict[int, tuple[str, str]], data: Path) -> str:
+    voters = ",".join(f"{number}@{controller}" for number, (_, controller) in addresses.items())
+    copies = min(3, len(addresses))
+    address, controller = addresses[broker]
     return _SETTINGS.format(
         partitions=PARTITIONS,
         id=broker,
         voters=voters,
-        port=port,
+        address=address,
         controller=controller,
         data=data,
         copies=copies,
         synced=max(1, copies - 1),
     )
-
-
-def _free_ports(count: int) -> tuple[int, ...]:
-    """Below those of outgoing connections, which could take the port of a broker that was killed."""
-    ports: list[int] = []
-    random = SystemRandom()
-    while len(ports) < count:
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port := random.randrange(15_000, 32_000)))
-            except OSError:
-                continue
-            ports.append(port)
-    return tuple(dict.fromkeys(ports)) if len(set(ports)) == count else _free_ports(count)
 
 
 class Broker:
@@ -172,17 +163,17 @@ class Broker:
       address: ``host:port``.
     """
 
-    def __init__(self, number: int, ports: dict[int, tuple[int, ...]], folder: Path) -> None:
+    def __init__(self, number: int, addresses: dict[int, tuple[str, str]], folder: Path) -> None:
         home = _installed()
         self.number = number
-        self.address = f"127.0.0.1:{ports[number][0]}"
+        self.address = addresses[number][0]
         self.folder = folder
         self._data = folder / "data"
         shutil.copytree(home / "disk", self._data)
         identity = urlsafe_b64encode(uuid4().bytes).decode().rstrip("=")
         text = f"version=1\ncluster.id={CLUSTER}\nnode.id={number}\ndirectory.id={identity}\n"
         (self._data / "meta.properties").write_text(text)
-        (folder / "settings").write_text(_settings(number, ports, self._data))
+        (folder / "settings").write_text(_settings(number, addresses, self._data))
         self._command = _java(
             home,
             "kafka.Kafka",
@@ -233,12 +224,11 @@ class KafkaCluster(Topics):
     """
 
     def __init__(self, folder: Path, count: int = 1) -> None:
-        ports = _free_ports(2 * count)
-        pairs = {number: ports[2 * number - 2 : 2 * number] for number in range(1, count + 1)}
+        addresses = _addresses(count)
         self.brokers: dict[int, Broker] = {}
-        for number in pairs:
+        for number in addresses:
             (own := folder / str(number)).mkdir()
-            self.brokers[number] = Broker(number, pairs, own)
+            self.brokers[number] = Broker(number, addresses, own)
         self.servers = [broker.address for broker in self.brokers.values()]
         for broker in self.brokers.values():
             broker.start()

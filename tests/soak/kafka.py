@@ -66,7 +66,7 @@ def config(servers: Sequence[str], until: Sequence[int]) -> dict[str, Any]:
 
 @dataclass
 class Outcome:
-    """What a campaign did, and what was wrong."""
+    """The faults, messages and results of one play, and the mistakes."""
 
     faults: Counter[str] = field(default_factory=Counter)
     messages: int = 0

@@ -61,7 +61,7 @@ class Offsets(NamedTuple):
         if not cursor:
             return cls()
         try:
-            cluster, topics, *ids = msgpack.unpackb(cursor)  # version 0.1.0 notes no ids
+            cluster, topics, *ids = msgpack.unpackb(cursor)  # an earlier cursor has no ids
             offsets = {str(topic): list(map(int, offsets)) for topic, offsets in topics.items()}
             return cls(str(cluster), offsets, dict(*ids))
         except Exception as error:  # the decoder may raise any error for invalid bytes
