@@ -33,6 +33,6 @@ def test_additions_of_the_pages_are_proved(spark: SparkSession, tmp_path: Path) 
         inputs = {A: list(logged(3, 120)), B: list(logged(4, 100))}
         outputs = [name for name in QUERY if name != "in_order"]
         make_run(tmp_path / "run", {**CONFIG, "query": QUERY, "outputs": outputs}, inputs)
-        compared, found = differences(spark, Run.open(tmp_path / "run"), inputs)
-        assert not found, "\n".join(found)
+        compared, differing = differences(spark, Run.open(tmp_path / "run"), inputs)
+        assert not differing, "\n".join(differing)
         assert compared > 500

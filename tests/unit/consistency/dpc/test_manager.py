@@ -309,7 +309,7 @@ class TestGoingTentative:
         assert world.states[-1] == "STABLE"
 
     def test_suspended_replica_is_stable_without_late_buckets(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Who reads it would wait for all that came in meanwhile (T3)."""
+        """T3: its reader would wait for all that came in since."""
         monkeypatch.setattr(World, "slice_rows", 1)
         world = failing(World(failure=Policy.SUSPEND))
         assert world.run(130) == ""

@@ -21,11 +21,13 @@ def make(own: str = "n1", *others: str) -> Partners:
     return Partners(own, others or ("n2",), request_us=REQUEST, random=Random(1))
 
 
-def poll(one: Partners, now: int, states: Mapping[str, NodeState | None]) -> Ask | Alone | None:
+def poll(requests: Partners, now: int, states: Mapping[str, NodeState | None]) -> Ask | Alone | None:
     """Its decision for the given states of the partners; running partners can stand in."""
-    for partner in one.told:
-        one.heard(partner, state := states.get(partner), runs=not one.stands_by(partner), stands_in=state is not None)
-    return one.poll(now)
+    for partner in requests.told:
+        requests.heard(
+            partner, state := states.get(partner), runs=not requests.stands_by(partner), stands_in=state is not None
+        )
+    return requests.poll(now)
 
 
 def test_no_partner_is_asked_without_a_request() -> None:
@@ -33,96 +35,96 @@ def test_no_partner_is_asked_without_a_request() -> None:
 
 
 def test_useful_partner_is_asked_each_interval_with_new_number() -> None:
-    one = make()
-    one.want(0)
-    assert poll(one, 0, {"n2": FAILING}) == Ask("n2", 1)
-    assert poll(one, 499, {"n2": FAILING}) is None
-    assert poll(one, 500, {"n2": FAILING}) == Ask("n2", 2)
-    assert one.granted(3) is None
+    requests = make()
+    requests.want(0)
+    assert poll(requests, 0, {"n2": FAILING}) == Ask("n2", 1)
+    assert poll(requests, 499, {"n2": FAILING}) is None
+    assert poll(requests, 500, {"n2": FAILING}) == Ask("n2", 2)
+    assert requests.granted(3) is None
 
 
 def test_grant_slower_than_request_interval_counts() -> None:
     """K1: else a partner at the other end of a slow link would grant, and nobody would ever begin."""
-    one = make("n1", "n2", "n3")
-    one.want(0)
-    asked = [poll(one, at * REQUEST, {"n2": FAILING, "n3": STABLE}) for at in range(4)]
+    requests = make("n1", "n2", "n3")
+    requests.want(0)
+    asked = [poll(requests, at * REQUEST, {"n2": FAILING, "n3": STABLE}) for at in range(4)]
     assert [(a.partner, a.number) for a in asked if isinstance(a, Ask)] == [
-        (one.granted(number), number) for number in (1, 2, 3, 4)
+        (requests.granted(number), number) for number in (1, 2, 3, 4)
     ]
-    assert one.asked("n2", FAILING), "K1: all of them are void"
-    assert not any(map(one.granted, (1, 2, 3, 4)))
+    assert requests.asked("n2", FAILING), "K1: all of them are void"
+    assert not any(map(requests.granted, (1, 2, 3, 4)))
 
 
 def test_open_requests_are_bounded() -> None:
-    one = make()
-    one.want(0)
+    requests = make()
+    requests.want(0)
     for at in range(1000):
-        poll(one, at * REQUEST, {"n2": FAILING})
-        one.validate()
-    assert one.granted(1000) == "n2"
-    assert one.granted(900) is None
+        poll(requests, at * REQUEST, {"n2": FAILING})
+        requests.validate()
+    assert requests.granted(1000) == "n2"
+    assert requests.granted(900) is None
 
 
 def test_a_withdrawn_request_cannot_be_granted() -> None:
-    one = make()
-    one.want(0)
-    poll(one, 0, {"n2": FAILING})
-    one.withdraw()
-    assert one.granted(1) is None
-    one.want(10)
-    assert one.granted(1) is None
+    requests = make()
+    requests.want(0)
+    poll(requests, 0, {"n2": FAILING})
+    requests.withdraw()
+    assert requests.granted(1) is None
+    requests.want(10)
+    assert requests.granted(1) is None
 
 
 def test_replica_begins_alone_without_useful_partner() -> None:
-    one = make()
-    one.want(0)
-    assert poll(one, 0, {"n2": None}) is None
-    assert poll(one, 499, {"n2": RECOVERING}) is None
-    assert poll(one, 500, {"n2": None}) == Alone()
+    requests = make()
+    requests.want(0)
+    assert poll(requests, 0, {"n2": None}) is None
+    assert poll(requests, 499, {"n2": RECOVERING}) is None
+    assert poll(requests, 500, {"n2": None}) == Alone()
 
 
 def test_an_only_replica_does_not_wait() -> None:
-    one = Partners("n1", [], request_us=REQUEST, random=Random(1))
-    one.want(0)
-    assert poll(one, 0, {}) == Alone()
+    requests = Partners("n1", [], request_us=REQUEST, random=Random(1))
+    requests.want(0)
+    assert poll(requests, 0, {}) == Alone()
 
 
 def test_a_standby_is_no_partner_until_it_runs() -> None:
-    one = make("n1", "n2", "n3")
-    one.heard("n2", None, runs=False)
-    assert not one.nobody, "nobody knows of n3 yet"
-    one.heard("n3", None, runs=False)
-    assert one.nobody
-    assert one.stands_by("n3")
-    one.want(0)
-    assert poll(one, 0, {"n2": None, "n3": None}) == Alone()
-    one.heard("n2", None, runs=True)
-    assert not one.nobody
-    assert poll(one, 1, {"n2": RECOVERING, "n3": None}) is None
-    assert poll(one, 2, {"n2": STABLE, "n3": None}) == Ask("n2", 1)
+    requests = make("n1", "n2", "n3")
+    requests.heard("n2", None, runs=False)
+    assert not requests.nobody, "nobody knows of n3 yet"
+    requests.heard("n3", None, runs=False)
+    assert requests.nobody
+    assert requests.stands_by("n3")
+    requests.want(0)
+    assert poll(requests, 0, {"n2": None, "n3": None}) == Alone()
+    requests.heard("n2", None, runs=True)
+    assert not requests.nobody
+    assert poll(requests, 1, {"n2": RECOVERING, "n3": None}) is None
+    assert poll(requests, 2, {"n2": STABLE, "n3": None}) == Ask("n2", 1)
 
 
 def test_replica_waits_for_partner_in_stabilization() -> None:
-    one = make()
-    one.want(0)
-    assert poll(one, 0, {"n2": STABILIZING}) is None
-    assert poll(one, 5_000, {"n2": STABILIZING}) is None
-    assert poll(one, 5_100, {"n2": STABLE}) == Ask("n2", 1)
+    requests = make()
+    requests.want(0)
+    assert poll(requests, 0, {"n2": STABILIZING}) is None
+    assert poll(requests, 5_000, {"n2": STABILIZING}) is None
+    assert poll(requests, 5_100, {"n2": STABLE}) == Ask("n2", 1)
 
 
 def test_busy_replicas_refuse_and_stable_ones_grant() -> None:
-    one = make()
-    assert not one.asked("n2", STABILIZING)
-    assert not one.asked("n2", RECOVERING)
-    assert one.asked("n2", STABLE)
-    assert one.asked("n2", FAILING)
+    requests = make()
+    assert not requests.asked("n2", STABILIZING)
+    assert not requests.asked("n2", RECOVERING)
+    assert requests.asked("n2", STABLE)
+    assert requests.asked("n2", FAILING)
 
 
 def test_two_replicas_that_ask_each_other_agree_on_one() -> None:
     """n1 grants, for n2 sorts after it, and ignores a grant to its own open request; n2 refuses."""
     first, second = make("n1", "n2"), make("n2", "n1")
-    for one in (first, second):
-        one.want(0)
+    for requests in (first, second):
+        requests.want(0)
     assert poll(first, 0, {"n2": FAILING}) == Ask("n2", 1)
     assert poll(second, 0, {"n1": FAILING}) == Ask("n1", 1)
     assert first.asked("n2", FAILING)
@@ -164,19 +166,19 @@ def test_partner_that_can_no_longer_stand_in_is_not_asked() -> None:
 
 def test_grant_of_a_partner_that_has_left_does_not_count() -> None:
     """K1, D3."""
-    one = make("n1", "n2", "n3")
-    one.want(0)
-    asked = poll(one, 0, {"n2": FAILING})
+    requests = make("n1", "n2", "n3")
+    requests.want(0)
+    asked = poll(requests, 0, {"n2": FAILING})
     assert asked == Ask("n2", 1)
-    one.set_partners(["n3"])
-    assert one.granted(1) is None
+    requests.set_partners(["n3"])
+    assert requests.granted(1) is None
 
 
 def test_only_the_earlier_name_is_refused_while_both_ask() -> None:
     """K2: so of two replicas that ask each other exactly one is granted."""
     for own, asker, granted in (("n1", "n2", True), ("n2", "n1", False)):
-        one = make(own, asker)
-        one.want(0)
-        poll(one, 0, {asker: FAILING})
-        assert one.asked(asker, FAILING) is granted
-        assert one.granted(1) == (None if granted else asker)
+        requests = make(own, asker)
+        requests.want(0)
+        poll(requests, 0, {asker: FAILING})
+        assert requests.asked(asker, FAILING) is granted
+        assert requests.granted(1) == (None if granted else asker)

@@ -45,26 +45,31 @@ def look(at_us: int, client: dict[str, Any], **replica: Any) -> Look:
 
 def explained(client: dict[str, Any], **replica: Any) -> Explanation:
     before = look(AT_US, client, **replica)
-    (found,) = explain(*load_text(CONFIG), before, look(AT_US + BETWEEN_US, client, **replica))
-    return found
+    (explanation,) = explain(*load_text(CONFIG), before, look(AT_US + BETWEEN_US, client, **replica))
+    return explanation
 
 
-def kinds(found: Explanation) -> list[CauseKind]:
-    return [cause.kind for cause in found.causes]
+def kinds(explanation: Explanation) -> list[CauseKind]:
+    return [cause.kind for cause in explanation.causes]
 
 
 def test_a_cluster_without_failure_has_nothing_to_explain() -> None:
-    found = explained({})
-    assert (found.condition, found.causes, found.next, found.elsewhere) == (Condition.FINE, (), (), ())
-    assert found.lines() == [
+    explanation = explained({})
+    assert (explanation.condition, explanation.causes, explanation.next, explanation.elsewhere) == (
+        Condition.FINE,
+        (),
+        (),
+        (),
+    )
+    assert explanation.lines() == [
         "large/0 at client client is fine",
         "  client:client: reads n1, and gets stable results",
     ]
 
 
 def test_a_stream_that_is_over_is_not_stuck() -> None:
-    found = explained({"ended": True, "frontier": END_OF_TIME}, input=END_OF_TIME, frontier=END_OF_TIME)
-    assert (found.condition, found.causes) == (Condition.ENDED, ())
+    explanation = explained({"ended": True, "frontier": END_OF_TIME}, input=END_OF_TIME, frontier=END_OF_TIME)
+    assert (explanation.condition, explanation.causes) == (Condition.ENDED, ())
 
 
 @pytest.mark.parametrize(
@@ -80,20 +85,20 @@ def test_a_stream_that_is_over_is_not_stuck() -> None:
     ],
 )
 def test_a_correction_is_a_cause_that_ends_by_itself(replica: dict[str, Any], why: str) -> None:
-    found = explained({"held": True}, **replica)
-    assert (found.condition, kinds(found)) == (Condition.TENTATIVE, [CauseKind.CORRECTING])
-    assert found.causes[0].why == why
+    explanation = explained({"held": True}, **replica)
+    assert (explanation.condition, kinds(explanation)) == (Condition.TENTATIVE, [CauseKind.CORRECTING])
+    assert explanation.causes[0].why == why
 
 
 def test_a_replica_that_stopped_for_an_error_is_named_with_it() -> None:
-    found = explained({"frontier": AT_US, "last_arrival_us": 0}, frontier=AT_US, error="division by zero")
-    assert (found.condition, kinds(found)) == (Condition.SILENT, [CauseKind.FAILED])
-    assert found.causes[0].why == "main/0@n1 has stopped: division by zero"
+    explanation = explained({"frontier": AT_US, "last_arrival_us": 0}, frontier=AT_US, error="division by zero")
+    assert (explanation.condition, kinds(explanation)) == (Condition.SILENT, [CauseKind.FAILED])
+    assert explanation.causes[0].why == "main/0@n1 has stopped: division by zero"
 
 
 def test_a_full_output_buffer_is_a_cause() -> None:
-    found = explained({"frontier": AT_US, "last_arrival_us": 0}, frontier=AT_US, fill=1.0)
-    assert (kinds(found), found.next) == (
+    explanation = explained({"frontier": AT_US, "last_arrival_us": 0}, frontier=AT_US, fill=1.0)
+    assert (kinds(explanation), explanation.next) == (
         [CauseKind.FULL],
         ("nothing stable leaves until a consumer acknowledges, or is removed",),
     )
@@ -101,35 +106,35 @@ def test_a_full_output_buffer_is_a_cause() -> None:
 
 def test_another_log_is_a_cause() -> None:
     why = "the log of source:shop is f00d; n1 has read log beef"
-    found = explained(
+    explanation = explained(
         {"held": True},
         state=NodeState.UP_FAILURE,
         input=AT_US,
         reads={"main": None, "other_logs": {"source:shop": why}},
     )
-    assert (kinds(found), found.causes[0].why) == ([CauseKind.OTHER_LOG], why)
+    assert (kinds(explanation), explanation.causes[0].why) == ([CauseKind.OTHER_LOG], why)
 
 
 def test_recovering_replica_says_what_it_lacks() -> None:
-    found = explained({"frontier": AT_US, "last_arrival_us": 0}, state=NodeState.RECOVERING, frontier=AT_US)
-    assert (found.condition, kinds(found)) == (Condition.SILENT, [CauseKind.RECOVERING])
+    explanation = explained({"frontier": AT_US, "last_arrival_us": 0}, state=NodeState.RECOVERING, frontier=AT_US)
+    assert (explanation.condition, kinds(explanation)) == (Condition.SILENT, [CauseKind.RECOVERING])
 
 
 def test_recovery_behind_a_missing_input_ends_in_serving() -> None:
-    found = explained(
+    explanation = explained(
         {"frontier": AT_US, "last_arrival_us": 0},
         state=NodeState.RECOVERING,
         frontier=AT_US,
         reads={"main": None, "other_logs": {"source:shop": "another log"}},
     )
-    assert kinds(found) == [CauseKind.OTHER_LOG]
-    assert found.next[0] == "main/0@n1 serves when it has caught up"
+    assert kinds(explanation) == [CauseKind.OTHER_LOG]
+    assert explanation.next[0] == "main/0@n1 serves when it has caught up"
 
 
 def test_before_x_is_over_it_says_how_long_results_wait() -> None:
-    found = explained({"frontier": AT_US, "last_arrival_us": 0}, frontier=AT_US, input=AT_US, waiting_us=800_000)
-    assert kinds(found) == [CauseKind.LINK]
-    assert "in 1.0 s main/0@n1 goes on without, tentative" in found.next
+    explanation = explained({"frontier": AT_US, "last_arrival_us": 0}, frontier=AT_US, input=AT_US, waiting_us=800_000)
+    assert kinds(explanation) == [CauseKind.LINK]
+    assert "in 1.0 s main/0@n1 goes on without, tentative" in explanation.next
 
 
 def test_under_suspend_it_waits_on() -> None:
@@ -139,22 +144,22 @@ def test_under_suspend_it_waits_on() -> None:
     node = now.statuses["n1"]
     assert isinstance(node, NodeStatus)
     now = replace(now, statuses={**now.statuses, "n1": replace(node, settings=settings)})
-    (found,) = explain(*load_text(CONFIG), before, now)
-    assert "in 200 ms main/0@n1 waits on" in found.next
+    (explanation,) = explain(*load_text(CONFIG), before, now)
+    assert "in 200 ms main/0@n1 waits on" in explanation.next
 
 
 def test_without_answers_of_clients_replicas_explain_the_cluster() -> None:
     """As of a configuration, whose clients answer nobody."""
     looks = [look(at, {}) for at in (AT_US, AT_US + BETWEEN_US)]
     before, now = (replace(one, statuses=without(one, "client:client")) for one in looks)
-    (found,) = explain(*load_text(CONFIG), before, now)
-    assert (found.client, found.condition, found.causes) == ("", Condition.FINE, ())
+    (explanation,) = explain(*load_text(CONFIG), before, now)
+    assert (explanation.client, explanation.condition, explanation.causes) == ("", Condition.FINE, ())
 
     errors = {n: UnreachedStatus("silent", f"cannot connect to {n}") for n in ("n1", "n2")}
     now = replace(now, statuses=without(now, "client:client", "n1", "n2"), errors=errors)
-    (found,) = explain(*load_text(CONFIG), before, now)
-    assert (found.condition, kinds(found)) == (Condition.SILENT, [CauseKind.DOWN] * 2)
-    assert found.next == (
+    (explanation,) = explain(*load_text(CONFIG), before, now)
+    assert (explanation.condition, kinds(explanation)) == (Condition.SILENT, [CauseKind.DOWN] * 2)
+    assert explanation.next == (
         "nothing comes until a replica is back: n1, n2",
         "nothing comes until a replica is back: n2, n1",
     )
@@ -165,8 +170,8 @@ def test_a_producer_that_is_lost_is_replaced() -> None:
     now = replace(
         now, statuses=without(now, "n1"), errors={"n1": UnreachedStatus("silent", "n1 did not answer within 1 s")}
     )
-    (found,) = explain(*load_text(CONFIG), before, now)
-    assert (kinds(found), found.next) == ([CauseKind.DOWN], ("client:client switches to n2 within 400ms",))
+    (explanation,) = explain(*load_text(CONFIG), before, now)
+    assert (kinds(explanation), explanation.next) == ([CauseKind.DOWN], ("client:client switches to n2 within 400ms",))
 
 
 def without(one: Look, *names: str) -> dict[str, ProcessStatus]:
@@ -186,8 +191,8 @@ def test_any_node_status_has_an_explanation() -> None:
     one = replace(
         base, statuses={**base.statuses, "n9": a_node("n9", odd)}, errors={"n8": UnreachedStatus("silent", "no answer")}
     )
-    (found,) = explain(*load_text(CONFIG), one, one)
-    assert {cause.kind for cause in found.elsewhere} >= {CauseKind.DOWN}
+    (explanation,) = explain(*load_text(CONFIG), one, one)
+    assert {cause.kind for cause in explanation.elsewhere} >= {CauseKind.DOWN}
 
 
 a_move = partial(
@@ -206,16 +211,16 @@ def test_moves_that_concern_the_output_are_reported() -> None:
     moves = (a_move(), a_move(number=1, phase="done"), a_move(number=2, partition="other/0"), a_move(role="standby"))
     coordinator = CoordinatorStatus(name="coordinator", incarnation=1, partitions=(), activation=None, moves=moves)
     looks = [look(at, {}) for at in (AT_US, AT_US + BETWEEN_US)]
-    (found,) = explain(
+    (explanation,) = explain(
         *load_text(CONFIG), *(replace(x, statuses={**x.statuses, "coordinator": coordinator}) for x in looks)
     )
 
-    assert found.moves == (
+    assert explanation.moves == (
         "move 3 of main/0 from n1 to n3, phase follow, 1.0 s after its order; expected to take 2.0 s: n3 is behind n1",
         "move 3 of the standby main/0 from n1 to n3, phase follow, 1.0 s after its order; expected to take 2.0 s: "
         "n3 is behind n1",
     )
-    assert found.lines()[-1] == f"under way: {found.moves[1]}"
+    assert explanation.lines()[-1] == f"under way: {explanation.moves[1]}"
 
 
 @pytest.mark.parametrize(
@@ -234,15 +239,17 @@ def test_why_a_source_that_answers_is_not_reached(error: SpeError | None, kind: 
     """As the node says it: it is the one that tries."""
 
     def at(at_us: int) -> Look:
-        found = look(
+        explanation = look(
             at_us, {"frontier": AT_US, "last_arrival_us": 0}, input=AT_US, frontier=AT_US, reads={"main": None}
         )
-        node = replace(found.statuses["n1"], unreachable={"source:shop": UnreachedStatus.of(error)} if error else {})
-        return replace(found, statuses={**found.statuses, "n1": node})
+        node = replace(
+            explanation.statuses["n1"], unreachable={"source:shop": UnreachedStatus.of(error)} if error else {}
+        )
+        return replace(explanation, statuses={**explanation.statuses, "n1": node})
 
-    (found,) = explain(*load_text(CONFIG), at(AT_US), at(AT_US + BETWEEN_US))
-    assert kinds(found) == [kind]
-    assert why in found.causes[0].why
+    (explanation,) = explain(*load_text(CONFIG), at(AT_US), at(AT_US + BETWEEN_US))
+    assert kinds(explanation) == [kind]
+    assert why in explanation.causes[0].why
 
 
 def test_slow_node_is_reported_instead_of_cut_links() -> None:
@@ -252,18 +259,18 @@ def test_slow_node_is_reported_instead_of_cut_links() -> None:
     before = look(AT_US, client, state=NodeState.UP_FAILURE, input=late, reads=reads)
     now = look(AT_US + BETWEEN_US, client, state=NodeState.UP_FAILURE, input=late, reads=reads)
     for slow, kind in ({}, CauseKind.LINK), ({"source:shop": 700_000}, CauseKind.SLOW):
-        (found,) = explain(*load_text(CONFIG), before, replace(now, took_us=slow))
-        assert [(cause.kind, cause.processes[0]) for cause in found.causes] == [(kind, "source:shop")]
-    assert found.causes[0].why == (
+        (explanation,) = explain(*load_text(CONFIG), before, replace(now, took_us=slow))
+        assert [(cause.kind, cause.processes[0]) for cause in explanation.causes] == [(kind, "source:shop")]
+    assert explanation.causes[0].why == (
         "source:shop answers only after 700 ms: it is overloaded, or its machine or disk is slow"
     )
 
 
 def test_slow_node_with_good_results_is_named_elsewhere() -> None:
     now = replace(look(AT_US + BETWEEN_US, {}), took_us={"n2": 400_000, "n1": 20_000})
-    (found,) = explain(*load_text(CONFIG), look(AT_US, {}), now)
-    assert (found.condition, found.causes) == (Condition.FINE, ())
-    assert [(cause.kind, cause.processes) for cause in found.elsewhere] == [(CauseKind.SLOW, ("n2",))]
+    (explanation,) = explain(*load_text(CONFIG), look(AT_US, {}), now)
+    assert (explanation.condition, explanation.causes) == (Condition.FINE, ())
+    assert [(cause.kind, cause.processes) for cause in explanation.elsewhere] == [(CauseKind.SLOW, ("n2",))]
 
 
 def without_servers(away: str) -> Explanation:
@@ -277,8 +284,8 @@ def without_servers(away: str) -> Explanation:
         statuses[away] = replace(statuses[away], away=said)
         return Look(at_us, statuses)
 
-    (found,) = explain(*load_text(CONFIG), seen(AT_US), seen(AT_US + BETWEEN_US))
-    return found
+    (explanation,) = explain(*load_text(CONFIG), seen(AT_US), seen(AT_US + BETWEEN_US))
+    return explanation
 
 
 def test_a_source_goes_on_without_the_sink_of_its_late_rows() -> None:
@@ -289,9 +296,9 @@ def test_a_source_goes_on_without_the_sink_of_its_late_rows() -> None:
         now = look(at_us, {"frontier": stuck, "last_arrival_us": stuck}, input=stuck, frontier=stuck)
         late = replace(a_source(frontier=stuck), away={"late": "No space left on device"})
         looks.append(Look(at_us, {**now.statuses, "source:shop": late}))
-    (found,) = explain(*load_text(CONFIG), *looks)
-    assert kinds(found) == [CauseKind.QUIET]
-    assert [cause.kind for cause in found.elsewhere] == [CauseKind.AWAY]
+    (explanation,) = explain(*load_text(CONFIG), *looks)
+    assert kinds(explanation) == [CauseKind.QUIET]
+    assert [cause.kind for cause in explanation.elsewhere] == [CauseKind.AWAY]
     assert not_ready(looks[0].statuses["source:shop"]) == []
 
 

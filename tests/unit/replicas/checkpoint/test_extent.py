@@ -1,4 +1,4 @@
-"""What is read and replayed after a crash, and what to rewrite (G2, G5, G7)."""
+"""The part of a log that a replica reads and replays after a crash, and the slices to rewrite (G2, G5, G7)."""
 
 from __future__ import annotations
 

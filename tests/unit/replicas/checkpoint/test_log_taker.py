@@ -95,13 +95,13 @@ def a_slice(time: int, first: int, position: int) -> dict[str, Any]:
 
 async def following(disk: SimDisk) -> tuple[Maker, Standby, LogTaker]:
     """A standby that has taken record 1 of a log, which ends at 2."""
-    maker, one = Maker(), standby()
-    taker = made(maker, one, disk)
+    maker, follower = Maker(), standby()
+    taker = made(maker, follower, disk)
     maker.at = 2
-    hears(one, A, output(2))
+    hears(follower, A, output(2))
     await taker.take_if_due()
-    assert (taker._log, taker._since, positions(one)) == ("a/1", 1, [2, 2, 2])
-    return maker, one, taker
+    assert (taker._log, taker._since, positions(follower)) == ("a/1", 1, [2, 2, 2])
+    return maker, follower, taker
 
 
 def sends(taker: LogTaker, answers: list[bytearray]) -> list[tuple[str, int]]:
@@ -123,40 +123,40 @@ def times(taker: LogTaker) -> list[int]:
 
 
 async def test_later_slices_are_added_to_the_log() -> None:
-    maker, one, taker = await following(SimDisk())
+    maker, follower, taker = await following(SimDisk())
     for maker.at in (5, 9):
-        hears(one, A, output(maker.at))
+        hears(follower, A, output(maker.at))
         await taker.take_if_due()
     assert maker.asked == [ANY, "a/1", "a/1"]
-    assert (times(taker), positions(one)) == ([2, 5, 9], [9, 9, 9])
+    assert (times(taker), positions(follower)) == ([2, 5, 9], [9, 9, 9])
 
 
 async def test_after_a_gap_the_log_is_replaced() -> None:
     """G9: records 2 to 4 are missing, and with them the footprints that they have."""
-    maker, one, taker = await following(SimDisk())
+    maker, follower, taker = await following(SimDisk())
     sends(taker, [maker.sent("a/1", [a_slice(9, 5, 9)])])
-    hears(one, A, output(9))
+    hears(follower, A, output(9))
     await taker.take_if_due()
-    assert (times(taker), positions(one)) == ([9], [9, 9, 9])
+    assert (times(taker), positions(follower)) == ([9], [9, 9, 9])
 
 
 async def test_after_a_write_that_failed_all_is_asked_for_again() -> None:
     """G9: a part of it may have been written, and would be twice in the log."""
-    maker, one, taker = await following(disk := SimDisk())
+    maker, follower, taker = await following(disk := SimDisk())
     slices = [a_slice(5, 2, 5), a_slice(9, 3, 9)]
     asked = sends(taker, [maker.sent("a/1", slices), maker.sent("a/1", [a_slice(2, 1, 2), *slices])])
-    hears(one, A, output(9))
+    hears(follower, A, output(9))
     before = len(commit_at(5, 5))
     disk.space_left = 3 * before  # for one of them in each copy
     with redirect_stderr(StringIO()):
         await taker.take_if_due()
-        assert "No space left" in one.trouble
+        assert "No space left" in follower.trouble
         assert times(taker) == [2, 5]
         disk.space_left = None
-        hears(one, A, output(10))
+        hears(follower, A, output(10))
         await taker.take_if_due()
     assert asked == [("a/1", 1), (ANY, 1)]
-    assert (times(taker), positions(one), one.trouble) == ([2, 5, 9], [9, 9, 9], "")
+    assert (times(taker), positions(follower), follower.trouble) == ([2, 5, 9], [9, 9, 9], "")
 
 
 async def test_a_slice_needs_the_same_records_as_in_the_makers_log() -> None:
@@ -180,47 +180,47 @@ def made(maker: Maker, of: Standby, disk: SimDisk) -> LogTaker:
 async def test_standby_takes_full_snapshots_while_no_log_exists() -> None:
     """It says so once, holds what it acknowledges also after a restart, and follows the log again when there is one."""
     maker = Maker()
-    disk, one = SimDisk(), standby()
-    first = made(maker, one, disk)
+    disk, follower = SimDisk(), standby()
+    first = made(maker, follower, disk)
 
     async def goes_on(upto: int) -> None:
         maker.at = upto
-        hears(one, A, output(upto))
+        hears(follower, A, output(upto))
         await first.take_if_due()
 
     await goes_on(2)
-    assert positions(one) == [2, 2, 2]
+    assert positions(follower) == [2, 2, 2]
     maker.has_log = False
     with redirect_stderr(StringIO()) as said:
         for at in range(3, 11):
             await goes_on(at)
     assert maker.asked.count("") >= 3
-    assert one.trouble == f"{A}: no copy of the log can be read"
-    assert positions(one) > [2, 2, 2], "upstream need not keep all"
+    assert follower.trouble == f"{A}: no copy of the log can be read"
+    assert positions(follower) > [2, 2, 2], "upstream need not keep all"
     assert said.getvalue().count("takes whole snapshots") == 1
 
     again = standby()
     disk = disk.restarted()
     await (second := made(maker, again, disk)).look_on_disk()
     assert positions(again) == [2, 2, 2], "the older of the two: the log"
-    first, one, maker.has_log = second, again, True
+    first, follower, maker.has_log = second, again, True
     await goes_on(11)
-    assert positions(one) == [11, 11, 11]
-    assert one.trouble == ""
+    assert positions(follower) == [11, 11, 11]
+    assert follower.trouble == ""
     assert not disk.list(first._store.folder)
 
 
 @pytest.mark.parametrize("full", [False, True])
 async def test_log_from_before_held_state_is_reported_and_awaited(full: bool) -> None:
     """Whole snapshots are taken instead where a producer fills up; it follows once the log has passed what it holds."""
-    maker, one = Maker(), standby()
-    taker = made(maker, one, SimDisk())
+    maker, follower = Maker(), standby()
+    taker = made(maker, follower, SimDisk())
 
     async def goes_on(upto: int) -> None:
         maker.at = upto
-        hears(one, A, output(upto))
+        hears(follower, A, output(upto))
         if full:
-            hears(one, "source:a", output(1000, stream="a", fill=0.9))
+            hears(follower, "source:a", output(1000, stream="a", fill=0.9))
         await taker.take_if_due()
 
     await goes_on(5)
@@ -229,15 +229,15 @@ async def test_log_from_before_held_state_is_reported_and_awaited(full: bool) ->
     with redirect_stderr(StringIO()) as said:
         for at in range(6, 12):
             await goes_on(at)
-    assert f"{A}: its log is replayed from before what is held here" == one.trouble
+    assert f"{A}: its log is replayed from before what is held here" == follower.trouble
     assert said.getvalue().count("replayed from before") == 1
     assert ("" in maker.asked) == full
-    assert (positions(one) > [5, 5, 5]) == full
+    assert (positions(follower) > [5, 5, 5]) == full
     maker.behind = 0
     for at in range(20, 26):
         await goes_on(at)
-    assert one.trouble == ""
-    assert positions(one) == [25, 25, 25]
+    assert follower.trouble == ""
+    assert positions(follower) == [25, 25, 25]
 
 
 @pytest.mark.parametrize("works", [True, False])
@@ -249,8 +249,8 @@ async def test_only_synced_log_of_retiring_replica_is_acknowledged(works: bool, 
       works: the disk still syncs.
       follows: the standby goes on with the log; else with checkpoints.
     """
-    maker, disk, one = Maker(), SimDisk(), standby()
-    taker: LogTaker | CheckpointTaker = made(maker, one, disk)
+    maker, disk, follower = Maker(), SimDisk(), standby()
+    taker: LogTaker | CheckpointTaker = made(maker, follower, disk)
     env, kept = taker._env, taker._kept
     await kept.open()
     log = kept.log
@@ -266,62 +266,64 @@ async def test_only_synced_log_of_retiring_replica_is_acknowledged(works: bool, 
     writes(20)
     disk.sync_fails = not works
     if not follows:
-        taker = CheckpointTaker(env, maker.plan, one, taker._store, kept, lambda id, name: maker.fetch(id, name, "", 0))
+        taker = CheckpointTaker(
+            env, maker.plan, follower, taker._store, kept, lambda id, name: maker.fetch(id, name, "", 0)
+        )
     await taker.look_on_disk()
-    assert positions(one) == ([20] * 3 if works else [0] * 3)
-    id = ReplicaId(*PARTITION, one.id.node)
+    assert positions(follower) == ([20] * 3 if works else [0] * 3)
+    id = ReplicaId(*PARTITION, follower.id.node)
     after = ReplicaLog(replace(env, storage=disk.power_loss(lambda path, synced, written: synced)), maker.plan, id)
     head = await after.head()
     assert head is not None
-    assert head.positions >= positions(one), "what is acknowledged survives"
+    assert head.positions >= positions(follower), "what is acknowledged survives"
 
 
 async def test_log_that_a_copy_cannot_mark_is_reported() -> None:
     """It is not acknowledged; once it is marked, that is over."""
-    maker, one = Maker(), standby()
-    taker = made(maker, one, SimDisk())
+    maker, follower = Maker(), standby()
+    taker = made(maker, follower, SimDisk())
 
     async def goes_on(upto: int) -> None:
         maker.at = upto
-        hears(one, A, output(upto))
+        hears(follower, A, output(upto))
         await taker.take_if_due()
 
     await goes_on(2)
     with patch.object(Marks, "write", side_effect=LogFull("no room for a mark")), redirect_stderr(StringIO()) as said:
         await goes_on(3)
-    assert one.trouble == "its log is not in both copies: no room for a mark"
+    assert follower.trouble == "its log is not in both copies: no room for a mark"
     assert said.getvalue().count("no room for a mark") == 1
-    assert positions(one) == [2, 2, 2]
+    assert positions(follower) == [2, 2, 2]
     await goes_on(4)
-    assert one.trouble == ""
-    assert positions(one) == [4, 4, 4]
+    assert follower.trouble == ""
+    assert positions(follower) == [4, 4, 4]
 
 
 async def test_after_a_whole_snapshot_the_log_is_taken_anew() -> None:
     """G9: what is held is further than the log, whose next slices may begin before it."""
-    maker, one, taker = await following(SimDisk())
+    maker, follower, taker = await following(SimDisk())
     maker.has_log = False
     with redirect_stderr(StringIO()):
         for maker.at in range(3, 9):
-            hears(one, A, output(maker.at))
+            hears(follower, A, output(maker.at))
             await taker.take_if_due()
         maker.has_log = True
         whole = len(maker.asked)
         assert "" in maker.asked
         for maker.at in range(9, 14):
-            hears(one, A, output(maker.at))
+            hears(follower, A, output(maker.at))
             await taker.take_if_due()
     assert maker.asked[whole] == ANY
-    assert positions(one) == [13, 13, 13]
+    assert positions(follower) == [13, 13, 13]
 
 
 async def test_checkpoints_stay_until_the_log_can_be_read() -> None:
     """A8: a log that turns out to be damaged is begun anew, and then they are all that there is."""
-    maker, one = Maker(), standby()
-    taker = made(maker, one, SimDisk())
+    maker, follower = Maker(), standby()
+    taker = made(maker, follower, SimDisk())
     await taker._store.write(encode_snapshot(maker.plan, PARTITION, {"positions": [1] * 3}))
     maker.at = 2
-    hears(one, A, output(2))
+    hears(follower, A, output(2))
 
     async def no_head() -> None:
         await trio.lowlevel.checkpoint()
@@ -329,16 +331,16 @@ async def test_checkpoints_stay_until_the_log_can_be_read() -> None:
     with patch.object(taker._kept, "head", no_head), redirect_stderr(StringIO()):
         await taker.take_if_due()
     assert await taker._store.newest() is not None
-    assert positions(one) == [0, 0, 0]
-    hears(one, A, output(2))
+    assert positions(follower) == [0, 0, 0]
+    hears(follower, A, output(2))
     await taker.take_if_due()
     assert await taker._store.newest() is None
-    assert positions(one) == [2, 2, 2]
+    assert positions(follower) == [2, 2, 2]
 
 
 async def test_a_log_in_one_copy_does_not_replace_another() -> None:
     """G9: the one before is valid until both copies hold the new one."""
-    maker, one, taker = await following(SimDisk())
+    maker, follower, taker = await following(SimDisk())
     write = Marks.write
 
     async def in_one(marks: Marks, mark: Mark) -> None:
@@ -348,8 +350,8 @@ async def test_a_log_in_one_copy_does_not_replace_another() -> None:
 
     maker.begins_a_log("a/2")
     maker.at = 5
-    hears(one, A, output(5))
+    hears(follower, A, output(5))
     with patch.object(Marks, "write", in_one), redirect_stderr(StringIO()):
         await taker.take_if_due()
-    assert "not in both copies" in one.trouble
-    assert (times(taker), positions(one)) == ([2], [2, 2, 2])
+    assert "not in both copies" in follower.trouble
+    assert (times(taker), positions(follower)) == ([2], [2, 2, 2])

@@ -85,22 +85,22 @@ class Replica:
         self.state = StateLog(self.log, Here())
         self.fragment = Fragment(UNIT)
         self.operators = FragmentLog(UNIT, self.fragment)
-        found = await read_state(self.log, Here())
-        if found is None:
+        state = await read_state(self.log, Here())
+        if state is None:
             assert self.acknowledged == [0, 0], "upstream has everything"
             self.end, self.released = BEFORE_TIME, []
             return
-        assert all(a <= p for a, p in zip(self.acknowledged, found.positions[found.begin])), "upstream has what follows"
-        finished(self.operators.reconstruct(found.commit, found.start, found.begin, found.slices))
-        given(self.fragment, UNIT, self.ports, found.begin, found.end)
-        self.operators.replayed(found.commit, found.end)
-        assert digest(self.fragment) == self.digests[found.end]
-        self.released = [one for one in self.released if one[0] <= found.end]
-        read = [one for _, part in found.released for one in part]
-        assert read == [list(one) for one in self.released][len(self.released) - len(read) :]
-        await self.state.goes_on(found, finished(self.operators.live()))
-        self.end = found.end
-        self.begins.append(found.begin)
+        assert all(a <= p for a, p in zip(self.acknowledged, state.positions[state.begin])), "upstream has what follows"
+        finished(self.operators.reconstruct(state.commit, state.start, state.begin, state.slices))
+        given(self.fragment, UNIT, self.ports, state.begin, state.end)
+        self.operators.replayed(state.commit, state.end)
+        assert digest(self.fragment) == self.digests[state.end]
+        self.released = [replica for replica in self.released if replica[0] <= state.end]
+        read = [replica for _, part in state.released for replica in part]
+        assert read == [list(replica) for replica in self.released][len(self.released) - len(read) :]
+        await self.state.goes_on(state, finished(self.operators.live()))
+        self.end = state.end
+        self.begins.append(state.begin)
 
     async def slice(self, end: int, below: int = UNWRITTEN, most: int = 0, asked_from: int = 1 << 60) -> bool:
         """One slice; returns whether it is in the log."""
@@ -149,56 +149,56 @@ TRACE_11 = "1 a 5\n4 b 2\n12 a 1\n15 c 4\n21 a 7\n26 b 3"
 
 async def test_upstream_may_forget_state_in_both_copies() -> None:
     """Positions 2, 4, 6 at the commits; a is closed, b and c are from 10 and 20."""
-    one = await replica_with(TRACE_11)
+    replica = await replica_with(TRACE_11)
     for end in (10, 20):
-        await one.slice(end)
-        await one.sync()
-    assert one.acknowledged == [2, 0]
-    await one.slice(30)
-    assert one.acknowledged == [2, 0]
-    await one.sync()
-    assert one.acknowledged == [2, 0]
-    await one.crash()
-    assert (one.end, one.begins) == (30, [10])
+        await replica.slice(end)
+        await replica.sync()
+    assert replica.acknowledged == [2, 0]
+    await replica.slice(30)
+    assert replica.acknowledged == [2, 0]
+    await replica.sync()
+    assert replica.acknowledged == [2, 0]
+    await replica.crash()
+    assert (replica.end, replica.begins) == (30, [10])
 
 
 async def test_unsynced_state_is_recomputed() -> None:
-    one = await replica_with(TRACE_11)
-    await one.slice(10)
-    await one.sync()
-    await one.slice(20)
-    one.log.close()
-    await one.crash(one.disk.power_loss(lambda path, synced, written: synced))
-    assert one.end == 10
-    assert await one.slice(25)
-    await one.sync()
-    await one.crash()
-    assert (one.end, one.begins) == (25, [10, 10])
+    replica = await replica_with(TRACE_11)
+    await replica.slice(10)
+    await replica.sync()
+    await replica.slice(20)
+    replica.log.close()
+    await replica.crash(replica.disk.power_loss(lambda path, synced, written: synced))
+    assert replica.end == 10
+    assert await replica.slice(25)
+    await replica.sync()
+    await replica.crash()
+    assert (replica.end, replica.begins) == (25, [10, 10])
 
 
 async def test_full_state_is_written_after_refused_slice() -> None:
     """Until it is, the log ends before, and upstream keeps what follows."""
-    one = await replica_with(TRACE_11)
-    await one.slice(10)
-    await one.sync()
-    one.disk.space_left = 30
-    with patch.object(one.operators, "forget"):
-        assert not await one.slice(20)
-        assert one.state.lacks
-        one.disk.space_left = None
-        assert not await one.slice(22)
-    one.operators.forget()
-    assert await one.slice(30, asked_from=20)
-    await one.sync()
-    assert one.acknowledged == [6, 0]
-    await one.crash()
-    assert (one.end, one.begins) == (30, [30])
+    replica = await replica_with(TRACE_11)
+    await replica.slice(10)
+    await replica.sync()
+    replica.disk.space_left = 30
+    with patch.object(replica.operators, "forget"):
+        assert not await replica.slice(20)
+        assert replica.state.lacks
+        replica.disk.space_left = None
+        assert not await replica.slice(22)
+    replica.operators.forget()
+    assert await replica.slice(30, asked_from=20)
+    await replica.sync()
+    assert replica.acknowledged == [6, 0]
+    await replica.crash()
+    assert (replica.end, replica.begins) == (30, [30])
 
 
 async def test_footprints_are_counted_off_the_event_loop() -> None:
     """A million of them take 50 ms; after a load, and where an operator was brought back."""
-    one = await replica_with(TRACE_11)
-    await one.slice(10)
+    replica = await replica_with(TRACE_11)
+    await replica.slice(10)
     computing: list[bool] = []
 
     class Elsewhere(Here):
@@ -213,27 +213,27 @@ async def test_footprints_are_counted_off_the_event_loop() -> None:
         assert computing
         return counted(*given)
 
-    one.state._compute = Elsewhere()
-    one.operators._recounts = True
+    replica.state._compute = Elsewhere()
+    replica.operators._recounts = True
     with patch("replicas.checkpoint.state_log.counted", side_effect=seen) as calls:
-        await one.slice(20)
-        found = await read_state(one.log, Here())
-        assert found is not None
-        await one.state.goes_on(found, finished(one.operators.live()))
+        await replica.slice(20)
+        state = await read_state(replica.log, Here())
+        assert state is not None
+        await replica.state.goes_on(state, finished(replica.operators.live()))
     assert calls.call_count == 2
-    assert one.state.extent.counts() == {10: (3, 3), 20: (1, 1)}
+    assert replica.state.extent.counts() == {10: (3, 3), 20: (1, 1)}
 
 
 async def test_a_large_state_goes_to_the_log_in_several_records() -> None:
     """One of more than RECORD_BYTES_MAX would be acknowledged, and could never be read."""
     with patch("replicas.checkpoint.state_log.PART_BYTES", 100):
-        one = await replica_with(TRACE_11, TRACE_11)
+        replica = await replica_with(TRACE_11, TRACE_11)
         for end in (10, 20):
-            await one.slice(end)
-        await one.sync()
-        assert all(len(r.payload) <= 100 for r in one.log.read(1) if r.kind is not LogKind.COMMIT)
-        await one.crash()
-    assert one.end == 20
+            await replica.slice(end)
+        await replica.sync()
+        assert all(len(r.payload) <= 100 for r in replica.log.read(1) if r.kind is not LogKind.COMMIT)
+        await replica.crash()
+    assert replica.end == 20
 
 
 async def test_continued_slice_needs_its_earlier_records() -> None:
@@ -241,108 +241,108 @@ async def test_continued_slice_needs_its_earlier_records() -> None:
     output that somebody may still ask for.
     """
     for most in (1, 3):
-        one = await replica_with("1 a 5\n2 b 1", segment_bytes=1)
-        await one.slice(10, asked_from=10)
-        await one.sync()
-        await one.slice(10, 10, most, asked_from=10)
-        await one.sync()
-        await one.crash()
-        found = await read_state(one.log, Here())
-        assert found is not None
-        assert [end for end, _ in found.released] == [10, 10]
-        await one.slice(20, 20, 3)
-        await one.sync()
-        assert len(one.log.commits) == 1, "nothing needs it any more"
+        replica = await replica_with("1 a 5\n2 b 1", segment_bytes=1)
+        await replica.slice(10, asked_from=10)
+        await replica.sync()
+        await replica.slice(10, 10, most, asked_from=10)
+        await replica.sync()
+        await replica.crash()
+        state = await read_state(replica.log, Here())
+        assert state is not None
+        assert [end for end, _ in state.released] == [10, 10]
+        await replica.slice(20, 20, 3)
+        await replica.sync()
+        assert len(replica.log.commits) == 1, "nothing needs it any more"
 
 
 async def test_output_that_may_be_asked_for_is_needed() -> None:
     """A2: all footprints were rewritten, and a consumer has not acknowledged the output of earlier slices."""
-    one = await replica_with(TRACE_11)
+    replica = await replica_with(TRACE_11)
     for end, below in ((10, UNWRITTEN), (20, UNWRITTEN), (40, 40)):
-        await one.slice(end, below, 100, asked_from=10)
-    assert one.state.extent.needs() == 40
-    assert one.log.commits[-1].needs == one.log.commits[0].first
-    found = await read_state(one.log, Here())
-    assert found is not None
-    assert [end for end, _ in found.released] == [10, 20, 40]
+        await replica.slice(end, below, 100, asked_from=10)
+    assert replica.state.extent.needs() == 40
+    assert replica.log.commits[-1].needs == replica.log.commits[0].first
+    state = await read_state(replica.log, Here())
+    assert state is not None
+    assert [end for end, _ in state.released] == [10, 20, 40]
 
 
 async def test_complete_slice_needs_no_earlier_records() -> None:
-    one = await replica_with(TRACE_11, segment_bytes=1)
-    await one.slice(10)
-    await one.sync()
-    one.operators.forget()
-    await one.slice(10)
-    await one.slice(20)
-    await one.sync()
-    assert [commit.first for commit in one.log.commits] == [4, 7]
-    await one.crash()
-    assert one.begins == [10]
+    replica = await replica_with(TRACE_11, segment_bytes=1)
+    await replica.slice(10)
+    await replica.sync()
+    replica.operators.forget()
+    await replica.slice(10)
+    await replica.slice(20)
+    await replica.sync()
+    assert [commit.first for commit in replica.log.commits] == [4, 7]
+    await replica.crash()
+    assert replica.begins == [10]
 
 
 async def test_recreated_replica_continues_from_unsynced_slices() -> None:
     """Of the replica before slices with an older T wait for a sync."""
-    one = await replica_with("1 a 5\n12 b 1\n21 a 7\n25 a 1")
+    replica = await replica_with("1 a 5\n12 b 1\n21 a 7\n25 a 1")
     for end in (10, 20):
-        await one.slice(end)
-    await one.slice(30, 11)
-    found = await read_state(one.log, Here())
-    assert found is not None
-    assert found.begin > 10
-    await one.state.goes_on(found, finished(one.operators.live()))
-    await one.sync()
-    assert one.acknowledged == [2, 0]
+        await replica.slice(end)
+    await replica.slice(30, 11)
+    state = await read_state(replica.log, Here())
+    assert state is not None
+    assert state.begin > 10
+    await replica.state.goes_on(state, finished(replica.operators.live()))
+    await replica.sync()
+    assert replica.acknowledged == [2, 0]
 
 
 async def test_late_write_for_old_replica_is_not_taken_as_read() -> None:
     """Its records are in the log before the commit is known, and the commit before the next replica goes on."""
-    one = await replica_with("1 a 5\n12 b 1\n21 a 7\n25 a 1")
+    replica = await replica_with("1 a 5\n12 b 1\n21 a 7\n25 a 1")
     for end in (10, 20, 30):
-        await one.slice(end)
-    late = one.log.commits.pop()
-    found = await read_state(one.log, Here())
-    one.log.commits.append(late)
-    assert found is not None
-    assert found.end == found.slices[-1].end == 20
-    assert list(found.positions)[-1] == 20
-    assert list(found.extent.ends)[-1] == 20
-    one.state.lacks = True
-    assert not await one.state.goes_on(found, finished(one.operators.live()))
-    assert one.state.lacks, "a complete state is to follow"
-    found = await read_state(one.log, Here())
-    assert found is not None
-    assert await one.state.goes_on(found, finished(one.operators.live()))
+        await replica.slice(end)
+    late = replica.log.commits.pop()
+    state = await read_state(replica.log, Here())
+    replica.log.commits.append(late)
+    assert state is not None
+    assert state.end == state.slices[-1].end == 20
+    assert list(state.positions)[-1] == 20
+    assert list(state.extent.ends)[-1] == 20
+    replica.state.lacks = True
+    assert not await replica.state.goes_on(state, finished(replica.operators.live()))
+    assert replica.state.lacks, "a complete state is to follow"
+    state = await read_state(replica.log, Here())
+    assert state is not None
+    assert await replica.state.goes_on(state, finished(replica.operators.live()))
 
 
 async def test_either_copy_suffices_for_acknowledged_state() -> None:
     for copy in COPIES:
-        one = await replica_with(TRACE_11)
+        replica = await replica_with(TRACE_11)
         for end in (10, 20, 30):
-            await one.slice(end)
-        await one.sync()
-        one.log.close()
-        gone = one.disk.restarted()
+            await replica.slice(end)
+        await replica.sync()
+        replica.log.close()
+        gone = replica.disk.restarted()
         for path in [p for p in gone.files if p.parent == LOG / copy]:
             gone.remove(path)
-        await one.crash(gone)
-        assert one.end == 30
+        await replica.crash(gone)
+        assert replica.end == 30
 
 
 async def test_after_the_loss_of_the_last_slice_upstream_still_has_all() -> None:
     """The newest slice moves T; until both copies have it, the T of the slice before counts."""
-    one = await replica_with("1 a 5\n12 b 1\n21 a 7\n25 a 1")
-    await one.slice(10)
-    await one.slice(20)
-    await one.sync()
-    assert one.acknowledged == [1, 0]
-    await one.slice(30, 11)  # a is closed, and what is from 10 written anew
-    assert one.acknowledged == [1, 0]
-    one.log.close()
-    await one.crash(one.disk.power_loss(lambda path, synced, written: synced))
-    assert (one.end, one.begins) == (20, [10])
-    await one.slice(30, 11)
-    await one.sync()
-    assert one.acknowledged == [2, 0]
+    replica = await replica_with("1 a 5\n12 b 1\n21 a 7\n25 a 1")
+    await replica.slice(10)
+    await replica.slice(20)
+    await replica.sync()
+    assert replica.acknowledged == [1, 0]
+    await replica.slice(30, 11)  # a is closed, and what is from 10 written anew
+    assert replica.acknowledged == [1, 0]
+    replica.log.close()
+    await replica.crash(replica.disk.power_loss(lambda path, synced, written: synced))
+    assert (replica.end, replica.begins) == (20, [10])
+    await replica.slice(30, 11)
+    await replica.sync()
+    assert replica.acknowledged == [2, 0]
 
 
 @pytest.mark.parametrize("seed", long_but(range(12), range(30)))
@@ -354,29 +354,29 @@ async def test_random_crashes_refusals_and_rewriting(seed: int) -> None:
         times = sorted(random.randrange(200) for _ in range(random.choice([20, 60])))
         return [(t, (random.choice(["a", "b", "c", None, f"k{t // 20}"]), random.randrange(9))) for t in times]
 
-    one = Replica([stream(), stream()], random.choice([1, 2000, 1 << 20]))
-    await one.start()
+    replica = Replica([stream(), stream()], random.choice([1, 2000, 1 << 20]))
+    await replica.start()
     end = 0
     while end < 230:
-        end = max(one.end, 0) + random.randrange(1, 20)
-        known = list(one.state.extent.counts()) or [0]
-        one.disk.space_left = random.choice([None, None, None, 20, 1500])
+        end = max(replica.end, 0) + random.randrange(1, 20)
+        known = list(replica.state.extent.counts()) or [0]
+        replica.disk.space_left = random.choice([None, None, None, 20, 1500])
         asked = max(0, end - random.choice([10, 60]))
-        slices = [e for e, _ in one.released if e >= asked] or [end]
-        await one.slice(end, random.choice([UNWRITTEN, random.choice(known)]), random.randrange(6), slices[0])
+        slices = [e for e, _ in replica.released if e >= asked] or [end]
+        await replica.slice(end, random.choice([UNWRITTEN, random.choice(known)]), random.randrange(6), slices[0])
         if random.randrange(2):
-            one.disk.space_left = None
-            await one.log.restore()
-            await one.sync()
+            replica.disk.space_left = None
+            await replica.log.restore()
+            await replica.sync()
         if random.randrange(4) == 0:
-            one.disk.space_left = None
-            one.log.close()
-            await one.crash(one.disk.power_loss(lambda path, synced, written: torn(random, synced, written)))
-            end = max(one.end, 0)
-    expected, ends = Fragment(UNIT), [BEFORE_TIME, *(e for e, _ in one.released)]
-    for (_, out), (begin, upto) in zip(one.released, pairwise(ends), strict=True):
-        assert out == [[list(row) for _, row in rows] for rows in given(expected, UNIT, one.ports, begin, upto)]
-    assert len(one.log.commits) < 40, "the log is cut"
+            replica.disk.space_left = None
+            replica.log.close()
+            await replica.crash(replica.disk.power_loss(lambda path, synced, written: torn(random, synced, written)))
+            end = max(replica.end, 0)
+    expected, ends = Fragment(UNIT), [BEFORE_TIME, *(e for e, _ in replica.released)]
+    for (_, out), (begin, upto) in zip(replica.released, pairwise(ends), strict=True):
+        assert out == [[list(row) for _, row in rows] for rows in given(expected, UNIT, replica.ports, begin, upto)]
+    assert len(replica.log.commits) < 40, "the log is cut"
 
 
 def test_extent_is_recounted_after_load() -> None:

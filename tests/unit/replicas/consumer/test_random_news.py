@@ -275,53 +275,53 @@ class Watched:
 
     def answers(self, name: str, news: Sequence[Any]) -> None:
         """A heartbeat answer with a newer state."""
-        one = self.producers[name]
+        heard = self.producers[name]
         state, fresh, stands_in, more_stable, more_tentative, fill = news
-        one.state, one.fresh = state, fresh and state is STABILIZING
-        one.stands_in, one.fill = stands_in, fill
-        one.stable = min(one.stable + more_stable, END_OF_TIME)
-        one.tentative = max(one.tentative, one.stable) + more_tentative if state in (FAILING, STABILIZING) else 0
-        self.hear(one)
+        heard.state, heard.fresh = state, fresh and state is STABILIZING
+        heard.stands_in, heard.fill = stands_in, fill
+        heard.stable = min(heard.stable + more_stable, END_OF_TIME)
+        heard.tentative = max(heard.tentative, heard.stable) + more_tentative if state in (FAILING, STABILIZING) else 0
+        self.hear(heard)
 
-    def hear(self, one: Said) -> None:
-        self.beats(one)
-        one.alive = True
+    def hear(self, heard: Said) -> None:
+        self.beats(heard)
+        heard.alive = True
         self.case.hear(
-            one.name,
-            one.state,
+            heard.name,
+            heard.state,
             self.now,
-            frontier=one.stable,
-            tentative_frontier=one.tentative,
-            incarnation=one.incarnation,
-            last_id=one.ids,
-            fresh=one.fresh,
-            stands_in=one.stands_in,
-            first=one.first,
-            fill=one.fill,
+            frontier=heard.stable,
+            tentative_frontier=heard.tentative,
+            incarnation=heard.incarnation,
+            last_id=heard.ids,
+            fresh=heard.fresh,
+            stands_in=heard.stands_in,
+            first=heard.first,
+            fill=heard.fill,
         )
 
-    def beats(self, one: Said) -> None:
-        if one.known != one.incarnation:
-            one.known = one.incarnation
-            one.stable_at = one.tentative_at = self.now
-            one.stable_reach = one.tentative_reach = BEFORE_TIME
-            one.retry_at, one.retry_us = 0, RETRY_US
+    def beats(self, heard: Said) -> None:
+        if heard.known != heard.incarnation:
+            heard.known = heard.incarnation
+            heard.stable_at = heard.tentative_at = self.now
+            heard.stable_reach = heard.tentative_reach = BEFORE_TIME
+            heard.retry_at, heard.retry_us = 0, RETRY_US
             self.in_vain = 0
-        self.reached(one, one.stable, one.tentative)
+        self.reached(heard, heard.stable, heard.tentative)
 
-    def reached(self, one: Said, stable: int, tentative: int) -> None:
-        if stable > one.stable_reach:
-            one.stable_reach, one.stable_at = stable, self.now
-        if tentative > one.tentative_reach:
-            one.tentative_reach, one.tentative_at = tentative, self.now
+    def reached(self, heard: Said, stable: int, tentative: int) -> None:
+        if stable > heard.stable_reach:
+            heard.stable_reach, heard.stable_at = stable, self.now
+        if tentative > heard.tentative_reach:
+            heard.tentative_reach, heard.tentative_at = tentative, self.now
 
     def passes(self, duration: int) -> None:
         """Time passes, and each producer that answers repeats its state."""
         self.now += duration
         self.input.selector.note_news(self.now)
-        for one in self.producers.values():
-            if one.alive:
-                self.hear(one)
+        for heard in self.producers.values():
+            if heard.alive:
+                self.hear(heard)
 
     def feed(self, mode: str) -> Feed | None:
         return self.input.main if mode == MAIN else self.input.corr
@@ -330,30 +330,30 @@ class Watched:
         feed = self.feed(mode)
         if feed is None:
             return
-        one = self.producers[feed.producer]
+        heard = self.producers[feed.producer]
         if succeeds:
             self.input.opened(feed.generation, self.now)
-            one.retry_us = RETRY_US
+            heard.retry_us = RETRY_US
             return
         self.input.closed(feed.generation, self.now)
         assert self.feed(mode) is not feed, "F1"
         del self.open[feed.generation]
-        one.retry_at = self.now + one.retry_us
-        one.retry_us = min(2 * one.retry_us, RETRY_LONGEST_US)
+        heard.retry_at = self.now + heard.retry_us
+        heard.retry_us = min(2 * heard.retry_us, RETRY_LONGEST_US)
 
     def brings(self, mode: str, kind: Kind, amount: int) -> None:
         """A feed brings a boundary, as far as its producer is."""
         feed = self.feed(mode)
         if feed is None or not feed.opened or feed.paused:
             return
-        one = self.producers[feed.producer]
+        heard = self.producers[feed.producer]
         if kind is Kind.TENTATIVE:
-            upto = min(one.tentative, max(self.port.frontier, feed.frontier, 0) + amount)
-            if upto > max(feed.frontier, 0) and one.state in (FAILING, STABILIZING):
+            upto = min(heard.tentative, max(self.port.frontier, feed.frontier, 0) + amount)
+            if upto > max(feed.frontier, 0) and heard.state in (FAILING, STABILIZING):
                 self.take(feed, Boundary(Kind.TENTATIVE, upto, feed.position))
                 self.tentative.add(feed.generation)
             return
-        upto = min(one.stable, max(feed.frontier, 0) + amount)
+        upto = min(heard.stable, max(feed.frontier, 0) + amount)
         if upto // 10 < feed.position or upto < feed.frontier:
             return
         if feed.generation in self.tentative:
@@ -366,10 +366,10 @@ class Watched:
     def take(self, feed: Feed, element: Any) -> None:
         self.ahead.pop(feed.generation, None)
         self.in_vain = 0
-        one = self.producers[feed.producer]
+        heard = self.producers[feed.producer]
         if isinstance(element, Boundary):
             stable = element.kind is Kind.STABLE
-            self.reached(one, element.time if stable else BEFORE_TIME, BEFORE_TIME if stable else element.time)
+            self.reached(heard, element.time if stable else BEFORE_TIME, BEFORE_TIME if stable else element.time)
             if stable and feed is self.input.main:
                 self.behind = None
         for action in self.input.element(feed.generation, element, self.now):
@@ -394,20 +394,20 @@ def apply(world: Watched, event: Event) -> None:
         case ("answers", name, news):
             world.answers(name, news)
         case ("ends", name):
-            one = world.producers[name]
-            one.stable = one.tentative = END_OF_TIME
-            world.hear(one)
+            heard = world.producers[name]
+            heard.stable = heard.tentative = END_OF_TIME
+            world.hear(heard)
         case ("lost", name):
             world.producers[name].alive = False
             world.input.selector.lost(name)
         case ("restarts", name):
-            one = world.producers[name]
-            one.incarnation += 1
-            world.hear(one)
+            heard = world.producers[name]
+            heard.incarnation += 1
+            world.hear(heard)
         case ("truncates", name):
-            one = world.producers[name]
-            one.first = max(one.first, min(one.ids, world.port.position + 2))
-            world.hear(one)
+            heard = world.producers[name]
+            heard.first = max(heard.first, min(heard.ids, world.port.position + 2))
+            world.hear(heard)
         case ("passes", duration):
             world.passes(duration)
         case ("connects", mode, succeeds):

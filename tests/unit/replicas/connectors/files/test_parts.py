@@ -33,7 +33,7 @@ def rows(chunks: Iterable[RowChunk]) -> tuple[list[tuple[Any, ...]], list[str]]:
 
 def in_parts(reader: Replay, size: int) -> tuple[list[tuple[Any, ...]], list[str], int]:
     parts = reader.parts(size)
-    good, bad = rows(chunk for one in parts for chunk in reader.part(one))
+    good, bad = rows(chunk for replay in parts for chunk in reader.part(replay))
     return good, bad, len(parts)
 
 
@@ -51,16 +51,16 @@ LINES = [f"{n};{n * n};wörd {n}" for n in range(50)] + ["x;1;bad", "51;1"]
 @pytest.mark.parametrize("header", [True, False])
 def test_the_parts_of_a_csv_file_are_the_whole(tmp_path: Path, size: int, end: str, head: str, header: bool) -> None:
     lines = ["ts;n;word", *LINES] if header else LINES
-    one = opened(tmp_path / "a.csv", (head + end.join(lines)).encode(), delimiter=";", header=header)
-    good, bad = rows(one.chunks(0))
+    replay = opened(tmp_path / "a.csv", (head + end.join(lines)).encode(), delimiter=";", header=header)
+    good, bad = rows(replay.chunks(0))
     assert (len(good), len(bad)) == (50, 2)
-    assert in_parts(one, size)[:2] == (good, bad)
-    assert (in_parts(one, size)[2] > 1) == (size < 1_000 and end != "\r")
+    assert in_parts(replay, size)[:2] == (good, bad)
+    assert (in_parts(replay, size)[2] > 1) == (size < 1_000 and end != "\r")
 
 
 def test_a_csv_file_with_quotes_is_one_part(tmp_path: Path) -> None:
-    one = opened(tmp_path / "a.csv", b"ts,n,word\n1,1,'two\nlines'\n2,2,x\n", quote="'")
-    assert in_parts(one, 1) == ([(1, 1, "two\nlines"), (2, 2, "x")], [], 1)
+    replay = opened(tmp_path / "a.csv", b"ts,n,word\n1,1,'two\nlines'\n2,2,x\n", quote="'")
+    assert in_parts(replay, 1) == ([(1, 1, "two\nlines"), (2, 2, "x")], [], 1)
     other = opened(tmp_path / "a.csv", b"ts,n,word\n1,1,'two'\n2,2,x\n")
     assert in_parts(other, 1) == ([(1, 1, "'two'"), (2, 2, "x")], [], 3)
 
@@ -76,11 +76,11 @@ def test_the_header_is_looked_at_before_any_part_is_read(tmp_path: Path) -> None
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 def test_the_parts_of_json_lines_are_the_whole(tmp_path: Path, size: int, end: str) -> None:
     objects = [{"ts": n, "n": n, "word": "\u2028é\x85\n" * (n % 3)} for n in range(40)]
-    lines = [json.dumps(one, ensure_ascii=False) for one in objects]
-    one = opened(tmp_path / "a.jsonl", end.join(["\ufeff" + lines[0], "", *lines[1:], "{", '{"n": 1}']).encode())
-    good, bad = rows(one.chunks(0))
+    lines = [json.dumps(replay, ensure_ascii=False) for replay in objects]
+    replay = opened(tmp_path / "a.jsonl", end.join(["\ufeff" + lines[0], "", *lines[1:], "{", '{"n": 1}']).encode())
+    good, bad = rows(replay.chunks(0))
     assert (len(good), len(bad)) == (40, 2)
-    assert in_parts(one, size)[:2] == (good, bad)
+    assert in_parts(replay, size)[:2] == (good, bad)
 
 
 @pytest.mark.parametrize(("size", "parts"), [(1, 5), (10**9, 1)])
@@ -89,8 +89,8 @@ def test_the_parts_of_parquet_are_its_row_groups(tmp_path: Path, size: int, part
         {"ts": pa.array(range(50), pa.timestamp("us")), "n": range(50), "word": [str(n) for n in range(50)]}
     )
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=10)
-    one = FileReplay(SCHEMA, "ts", {"kind": "parquet", "path": str(tmp_path / "a.parquet"), "sort": "n"})
-    assert in_parts(one, size) == (*rows(one.chunks(0)), parts)
+    replay = FileReplay(SCHEMA, "ts", {"kind": "parquet", "path": str(tmp_path / "a.parquet"), "sort": "n"})
+    assert in_parts(replay, size) == (*rows(replay.chunks(0)), parts)
     with pytest.raises(SpeError, match="no column other"):
         FileReplay(SCHEMA, "ts", {"kind": "parquet", "path": str(tmp_path / "a.parquet"), "sort": "other"}).parts(1)
 

@@ -43,26 +43,26 @@ def cluster(failing: float = 0.0, seed: int = 0) -> FakeKafka:
 
 def sink(mode: str = STABLE, servers: Sequence[str] = (SERVERS,), **more: Any) -> KafkaSink:
     options = {"servers": list(servers), "topic": "out", "positions": "spe-positions", **more}
-    found = KafkaSink(SCHEMAS, mode, options)
-    found.name = "kafka out"
-    return found
+    made_sink = KafkaSink(SCHEMAS, mode, options)
+    made_sink.name = "kafka out"
+    return made_sink
 
 
-async def opened(one: KafkaSink, seed: int = 0) -> KafkaSink:
+async def opened(opened_sink: KafkaSink, seed: int = 0) -> KafkaSink:
     env = source_env()
     env.random.seed(seed)
     with trio.fail_after(30):
         while True:
             try:
-                await one.open(env, QUERIES)
-                return one
+                await opened_sink.open(env, QUERIES)
+                return opened_sink
             except ServerAway:  # a broker that has just started loads its transactions first
                 await trio.sleep(0.1)
 
 
-def feed(one: KafkaSink, text: str, channel: Channel = ONE, position: int = 0) -> None:
+def feed(opened_sink: KafkaSink, text: str, channel: Channel = ONE, position: int = 0) -> None:
     for element in parse(text, PAYLOAD, position=position):
-        one.write(Change(channel, element, 0))
+        opened_sink.write(Change(channel, element, 0))
 
 
 @pytest.mark.parametrize("failing", [0.0, 0.1])
@@ -79,19 +79,19 @@ def test_kafka_sink_keeps_guarantees_despite_kills_and_failures(
 
     plays = check_sink({**ENTRY, "mode": mode}, server, most=12, seed=3)
     assert plays == 26
-    assert (sum(one.aborted for one in made) > 0) == (failing > 0)
+    assert (sum(opened_sink.aborted for opened_sink in made) > 0) == (failing > 0)
 
 
 async def test_stable_rows_name_their_origin(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_kafka.use(monkeypatch, there := cluster())
-    one = await opened(sink())
-    feed(one, "S1/5a S2/6b B10(2) T/12c U(2) S3/12d")
-    feed(one, "S1/5x", TWO)
-    await one.commit(COMPUTE)
+    opened_sink = await opened(sink())
+    feed(opened_sink, "S1/5a S2/6b B10(2) T/12c U(2) S3/12d")
+    feed(opened_sink, "S1/5x", TWO)
+    await opened_sink.commit(COMPUTE)
     assert [(r["_partition"], r["_id"]) for r in there.rows(partition=0)] == [(0, 1), (0, 2), (0, 3)]
     assert [(r["_partition"], r["_id"]) for r in there.rows(partition=1)] == [(1, 1)]
     assert all("_kind" not in r and r["_time"].endswith("Z") for r in there.rows())
-    assert (one.position(ONE), one.position(TWO)) == (3, 1)
+    assert (opened_sink.position(ONE), opened_sink.position(TWO)) == (3, 1)
 
 
 async def test_forgotten_position_sends_rows_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,9 +115,12 @@ async def test_forgotten_position_sends_rows_again(monkeypatch: pytest.MonkeyPat
 async def test_each_topic_partition_has_whole_history_of_its_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_kafka.use(monkeypatch, there := cluster())
     name = PAYLOAD.names[0]
-    one = await opened(sink(CORRECTIONS, key=(name,)))
-    feed(one, "S1/5a S2/5b S3/5c B10(3) " + " ".join(f"T/12{c}" for c in "abcdefgh") + " b20 U(3) S4/12e B20(4) R+")
-    await one.commit(COMPUTE)
+    opened_sink = await opened(sink(CORRECTIONS, key=(name,)))
+    feed(
+        opened_sink,
+        "S1/5a S2/5b S3/5c B10(3) " + " ".join(f"T/12{c}" for c in "abcdefgh") + " b20 U(3) S4/12e B20(4) R+",
+    )
+    await opened_sink.commit(COMPUTE)
     kept: list[int] = []
     for partition in range(2):
         held: list[dict[str, Any]] = []
@@ -134,13 +137,13 @@ async def test_each_topic_partition_has_whole_history_of_its_keys(monkeypatch: p
 
 async def test_withdrawal_reaches_partitions_added_since(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_kafka.use(monkeypatch, there := cluster())
-    one = await opened(sink(CORRECTIONS, key=(PAYLOAD.names[0],)))
+    opened_sink = await opened(sink(CORRECTIONS, key=(PAYLOAD.names[0],)))
     there.partitions["out"] = 3
     there.logs["out", 2] = []
-    feed(one, " ".join(f"T/12{c}" for c in "abcdefgh"))
-    await one.commit(COMPUTE)
-    feed(one, "U(0) S1/12e B20(1) R+")
-    await one.commit(COMPUTE)
+    feed(opened_sink, " ".join(f"T/12{c}" for c in "abcdefgh"))
+    await opened_sink.commit(COMPUTE)
+    feed(opened_sink, "U(0) S1/12e B20(1) R+")
+    await opened_sink.commit(COMPUTE)
     kinds = [[json.loads(s.value or b"")["_kind"] for _, s in there.readable("out", p)[0]] for p in range(3)]
     assert all("insert" in each and "undo" in each for each in kinds)
 
@@ -166,9 +169,9 @@ async def test_latest_process_continues_and_earlier_one_ends(monkeypatch: pytest
 async def test_position_behind_open_foreign_transaction_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
     """Readers of what is committed see nothing behind it, and an older position would bring rows twice."""
     fake_kafka.use(monkeypatch, there := cluster())
-    one = await opened(sink())
-    feed(one, "S1/5a")
-    await one.commit(COMPUTE)
+    opened_sink = await opened(sink())
+    feed(opened_sink, "S1/5a")
+    await opened_sink.commit(COMPUTE)
     log = there.logs["spe-positions", 0]
     log.insert(1, fake_kafka.Stored(b"other", b"", fake_kafka.Transaction()))
     monkeypatch.setattr("replicas.connectors.kafka.positions.REQUEST_S", 0.05)
@@ -200,13 +203,13 @@ async def test_aborted_transaction_is_retried_where_that_helps(
     code: int, said: str, away: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_kafka.use(monkeypatch, cluster())
-    one = await opened(sink())
+    opened_sink = await opened(sink())
     monkeypatch.setattr(
         fake_kafka.FakeProducer, "_abort", lambda self: fake_kafka.broken(code, txn_requires_abort=True)
     )
     monkeypatch.setattr(FakeKafka, "fails", lambda self: True)
     with pytest.raises(SpeError, match=said) as caught:
-        await one.store(one._state or b"", b"{}", [])
+        await opened_sink.store(opened_sink._state or b"", b"{}", [])
     assert isinstance(caught.value, ServerAway) == away
 
 
@@ -214,15 +217,15 @@ async def test_aborted_transaction_is_retried_where_that_helps(
 async def test_abandoned_transaction_is_aborted(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else readers of what is committed would get nothing behind it, from anybody, until it times out."""
     fake_kafka.use(monkeypatch, there := cluster())
-    one = await opened(sink())
+    opened_sink = await opened(sink())
 
     def refuses(self: Any, topic: str, value: bytes, **more: Any) -> None:
         raise fake_kafka.broken(code, txn_requires_abort=code != KafkaError.MSG_SIZE_TOO_LARGE)
 
     monkeypatch.setattr(fake_kafka.FakeProducer, "produce", refuses)
-    feed(one, "S1/5a")
+    feed(opened_sink, "S1/5a")
     with pytest.raises(SpeError) as caught:
-        await one.commit(COMPUTE)
+        await opened_sink.commit(COMPUTE)
     assert not isinstance(caught.value, ServerAway)
     assert there.open == {}
 
@@ -242,11 +245,11 @@ def test_several_streams_and_keys_that_do_not_fit_are_refused() -> None:
 async def test_librdkafka_sends_rows_and_position_and_resumes(broker: Topics) -> None:
     options = {"servers": broker.servers, "id": "restart", "topic": "restarted"}
     broker.make("restarted")
-    one = await opened(sink(**options))
-    feed(one, "S1/5a S2/6b")
-    feed(one, "S1/5x", TWO)
-    await one.commit(COMPUTE)
-    await one.disconnect()
+    opened_sink = await opened(sink(**options))
+    feed(opened_sink, "S1/5a S2/6b")
+    feed(opened_sink, "S1/5x", TWO)
+    await opened_sink.commit(COMPUTE)
+    await opened_sink.disconnect()
     again = await opened(sink(**options))
     assert (again.reached(ONE), again.reached(TWO)) == (2, 1)
     feed(again, "S1/5a S2/6b S3/7c")
@@ -262,19 +265,19 @@ async def test_brokers_that_hang_are_waited_for(broker: Topics, monkeypatch: pyt
     monkeypatch.setattr("replicas.connectors.kafka.sink.REQUEST_S", 1.0)
     monkeypatch.setattr("replicas.connectors.kafka.positions.REQUEST_S", 1.0)
     broker.make("hangs")
-    one = await opened(sink(servers=broker.servers, id="hangs", topic="hangs"))
-    feed(one, "S1/5a")
+    opened_sink = await opened(sink(servers=broker.servers, id="hangs", topic="hangs"))
+    feed(opened_sink, "S1/5a")
     with broker.stopped():
         for _ in range(2):
             with pytest.raises(ServerAway):
-                await one.commit(COMPUTE)
+                await opened_sink.commit(COMPUTE)
     with trio.fail_after(20):
-        while one.position(ONE) < 1:
+        while opened_sink.position(ONE) < 1:
             try:
-                await one.commit(COMPUTE)
+                await opened_sink.commit(COMPUTE)
             except ServerAway:
                 await trio.sleep(0.1)
-    await one.disconnect()
+    await opened_sink.disconnect()
 
 
 async def test_missing_topic_is_reported(broker: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,8 +288,8 @@ async def test_missing_topic_is_reported(broker: Topics, monkeypatch: pytest.Mon
 
 async def test_a_row_that_is_too_large_is_named(broker: Topics) -> None:
     broker.make("large")
-    one = await opened(sink(servers=broker.servers, id="large", topic="large"))
-    feed(one, "S1/5a S2/6" + "b" * 2_000_000)
+    opened_sink = await opened(sink(servers=broker.servers, id="large", topic="large"))
+    feed(opened_sink, "S1/5a S2/6" + "b" * 2_000_000)
     with pytest.raises(SpeError, match=r"row 2 has 20\d{5} bytes as a message"):
-        await one.commit(COMPUTE)
-    await one.disconnect()
+        await opened_sink.commit(COMPUTE)
+    await opened_sink.disconnect()
