@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -39,6 +39,7 @@ class Brokers:
       down: why brokers give nothing; "" while they answer.
       heard_s: time of the last message.
       new: new partitions, and their first offsets, until the reader takes them.
+      ids: the ids of topics, as far as brokers have said them.
     """
 
     def __init__(self, topics: Topics, where: str, changed: Callable[[], None]) -> None:
@@ -48,6 +49,7 @@ class Brokers:
         self.down = ""
         self.heard_s = 0.0
         self.new: list[tuple[Partition, int]] = []
+        self.ids: Mapping[str, str] = {}
         self._known: set[Partition] = set()
         self._reached = False
         #: A permanent error that a callback of the client reported.
@@ -108,6 +110,7 @@ class Brokers:
                     raise
                 self.heard(down=str(error))
             await backoff.wait()
+        self.ids = beginning[0].ids
         self._known = set(beginning[1])
         self._reached = True
         self.heard()
@@ -155,8 +158,8 @@ class Brokers:
                 self.new = firsts
                 self._known.update(new)
 
-    async def identify(self, offsets: Callable[[], Offsets]) -> None:
+    async def identify(self) -> None:
         """Asks whether topics are those of before.  Raises SpeError: one was deleted and made again."""
         while True:
             await self._env.clock.sleep(ID_S)
-            check_ids(offsets(), await self.in_thread(self._topics.ids))
+            self.ids = check_ids(self.ids, await self.in_thread(self._topics.ids))

@@ -113,15 +113,15 @@ def check_counts(offsets: Offsets, counts: Mapping[str, int]) -> None:
             )
 
 
-def check_ids(offsets: Offsets, ids: Mapping[str, str]) -> Offsets:
-    """Returns the offsets with the ids of topics.  Raises SpeError: a topic has another id than before."""
+def check_ids(known: Mapping[str, str], ids: Mapping[str, str]) -> Mapping[str, str]:
+    """Returns all ids of topics that are known now.  Raises SpeError: a topic has another id than before."""
     for topic, number in ids.items():
-        if offsets.ids.get(topic, number) != number:
+        if known.get(topic, number) != number:
             raise SpeError(
-                f"topic {topic} was deleted and made again: its id is {number}, and was {offsets.ids[topic]}; offsets "
+                f"topic {topic} was deleted and made again: its id is {number}, and was {known[topic]}; offsets "
                 "mean other messages there. Give the source another name, or remove its log and those of its consumers"
             )
-    return offsets._replace(ids={**offsets.ids, **ids})
+    return {**known, **ids}
 
 
 def check_cluster(offsets: Offsets, cluster: str) -> None:

@@ -99,7 +99,7 @@ class KafkaReader(Resumable):
                 await accept(RowChunk(0, 0, None, Rows.empty(self._schema).columns, [], None, cursor))
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._brokers.watch, self._current)
-                nursery.start_soon(self._brokers.identify, self._current)
+                nursery.start_soon(self._brokers.identify)
                 if self._group is not None:
                     nursery.start_soon(self._commit)
                 await self._play(accept)
@@ -250,7 +250,8 @@ class KafkaReader(Resumable):
         if self._merge.count:
             ended = self._at_their_end(now_s)
             for merged in self._merge.give(ended):
-                self._offsets = self._offsets.moved(self._partitions, merged.next_offset)
+                moved = self._offsets.moved(self._partitions, merged.next_offset)
+                self._offsets = moved._replace(ids=self._brokers.ids)
                 merged.chunk.cursor = self._offsets.encode()
                 merged.chunk.where = partial(self._place, merged.origin)
                 chunks.append(merged.chunk)

@@ -60,7 +60,7 @@ class Topics:
           SpeError: permanent.
         """
         offsets, partitions = self.partitions(offsets)
-        offsets = check_ids(offsets, self.ids())
+        offsets = offsets._replace(ids=check_ids(offsets.ids, self.ids()))
         places, skipped = [], []
         for partition in partitions:
             known = offsets.of(partition)

@@ -7,6 +7,7 @@ import os
 import struct
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 from pathlib import PurePosixPath
 from random import Random
 from threading import Event
@@ -28,6 +29,7 @@ from replicas.connectors import open_reader
 from replicas.connectors.kafka import brokers as kafka_brokers
 from replicas.connectors.kafka import merge as kafka_merge
 from replicas.connectors.kafka import source as kafka_source
+from replicas.connectors.kafka import topics as kafka_topics
 from replicas.connectors.kafka.client import Codes, in_words, library, settings
 from replicas.connectors.kafka.offsets import Gone, Kept, Offsets, Partition, check_counts, chosen, gone
 from replicas.connectors.kafka.source import Accept, KafkaReader
@@ -37,7 +39,7 @@ from replicas.source.proxy import SourceProxy
 from spe.connectors.kafka import KAFKA
 from spe.errors import ServerAway, SpeError
 from spe.log import read_log
-from spe.log.source_log import decode_source_batch
+from spe.log.source_log import decode_source_batch, decode_source_state
 from spe.plan.plan import Source, Watermark
 from spe.runtime.env import Env
 from spe.stream.batch import Batch, Element
@@ -459,6 +461,23 @@ async def test_a_topic_that_is_made_again_is_refused(restarts: bool, topic: str)
                 await trio.to_thread.run_sync(make_again)
             proxy = run.proxy
         assert "was deleted and made again" in str(proxy.fault)
+
+
+async def test_an_id_that_comes_later_is_kept(topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the start no broker said it."""
+    monkeypatch.setattr(kafka_brokers, "ID_S", 0.2)
+    right, answers = kafka_topics.Topics.ids, count()
+    monkeypatch.setattr(kafka_topics.Topics, "ids", lambda self: right(self) if next(answers) else {})
+    with running_cluster() as cluster:
+        cluster.send(topic, messages(4))
+        run = Running(kafka(cluster, topic))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(run.until, rows=8))
+            with trio.fail_after(30):
+                await until(lambda: len(run.rows) == 4 and run.reader._brokers.ids)
+            await trio.to_thread.run_sync(cluster.send, topic, messages(4, 4))
+    *_, last = read_log(run.storage, FOLDER)
+    assert topic in Offsets.decode(decode_source_state(last.body).cursor).ids
 
 
 async def test_partitions_far_ahead_are_not_read_for_a_while(
